@@ -1,0 +1,41 @@
+# Two commands a newcomer needs: `make demo` and `make test`. Both set up .venv first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint types unit bench clean
+
+help:  ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+setup: $(READY)  ## create .venv and install the package with all its extras
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "l0tre needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[all,dev]"
+	@touch $(READY)
+
+demo: $(READY)  ## evaluate the bundled network on real digits and write runs/demo/report.html
+	rm -rf runs/demo
+	$(BIN)/l0tre evaluate sdnn mnist5k --resize --shuffle --limit 20 --max-t 2 --epsilon 0.25 --time-budget 120 --out runs/demo
+
+test: lint types unit  ## lint, type-check, run the tests
+
+lint: $(READY)  ## ruff
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)  ## mypy --strict
+	$(BIN)/mypy
+
+unit: $(READY)  ## pytest
+	$(BIN)/python -m pytest -n auto
+
+bench: $(READY)  ## the benchmark: forward passes per second, seconds per image
+	$(BIN)/python -m benchmarks
+
+clean:  ## remove what the other targets made
+	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,278 @@
+"""The functions that users call: evaluate, anytime, resume, verify."""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from torch import Tensor
+
+from l0tre.data import Dataset, from_arrays
+from l0tre.domain import Colours, Domain, GridKind
+from l0tre.errors import ConfigError, DataError, StoreError
+from l0tre.loop import drive
+from l0tre.model.load import Source, knows_its_shape, load
+from l0tre.model.network import Network
+from l0tre.problem import Settings, make_problem, start
+from l0tre.results import Guarantee, Snapshot, Witness
+from l0tre.store import Inputs, Run, create_run, open_run, read_config, read_inputs, write_exports
+
+__all__ = ["Verdict", "anytime", "evaluate", "resume", "resume_anytime", "verify"]
+
+Images = np.ndarray | Tensor | Dataset
+Labels = np.ndarray | Tensor | Sequence[int] | None
+
+
+def anytime(
+    network: Source,
+    images: Images,
+    labels: Labels = None,
+    *,
+    max_t: int = 2,
+    epsilon: float = 0.25,
+    grid: GridKind = "uniform",
+    colours: Colours = "grid",
+    domain: Domain | None = None,
+    memory: int = 0,
+    device: str = "auto",
+    time_budget: float | None = None,
+    out: str | Path | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    extra_config: Mapping[str, Any] | None = None,
+) -> Iterator[Snapshot]:
+    """Evaluate a set of inputs, giving out the bounds after every step; stop whenever you like.
+
+    Args:
+        network: What :func:`l0tre.load` gives or takes.
+        images: ``[images, *shape]`` in the domain, or a data set from :func:`l0tre.data.load_data`.
+        labels: One for each image; without them the network's own decisions count.
+        max_t: Largest number of groups that are changed together exhaustively.
+        epsilon: Spacing of the grid, in the domain's units.
+        grid: ``uniform`` (end points included, spacing at most ``epsilon``) or ``paper`` (the published code's).
+        colours: ``grid`` (all combinations of a pixel's channel values) or ``corners`` (end points only).
+        domain: What may change, see :func:`l0tre.make_domain`; default every pixel or feature in [0, 1].
+        memory: Bytes that batches may take; 0 for a share of what is free.
+        device: Where to compute, if ``network`` is not loaded yet.
+        time_budget: Seconds; ``None`` for no limit.
+        out: A new folder for a run that survives a crash and can be resumed.
+        stop: Asked between two steps.
+        extra_config: More entries for the stored configuration.
+
+    Yields:
+        A :class:`Snapshot` after every step.
+
+    Raises:
+        L0treError: At once, before the first snapshot, if anything given cannot be used.
+    """
+    settings = Settings(max_t, epsilon, grid, colours, memory)
+    net, data = _inputs(network, images, labels, device)
+    problem = make_problem(
+        net,
+        data.images,
+        data.labels,
+        indices=data.indices,
+        domain=domain,
+        settings=settings,
+        extra_config={"data": {"name": data.name}, **(extra_config or {})},
+    )
+    state = start(problem)
+    if out is None:
+        return drive(problem, state, time_budget=time_budget, stop=stop)
+    run = create_run(Path(out), problem, state, images=data.images, labels=data.labels, indices=data.indices)
+    return _recorded(drive(problem, state, recorder=run, time_budget=time_budget, stop=stop), run, data)
+
+
+def _recorded(snapshots: Iterator[Snapshot], run: Run, inputs: Dataset | Inputs) -> Iterator[Snapshot]:
+    """Pass snapshots on; however the caller ends, close the database and write the exports."""
+    last: Snapshot | None = None
+    try:
+        for last in snapshots:
+            yield last
+    finally:
+        run.close()
+        if last is not None:
+            write_exports(run.folder, last, inputs.images, inputs.indices)
+
+
+def evaluate(network: Source, images: Images, labels: Labels = None, **options: Any) -> Snapshot:
+    """Evaluate a set of inputs and return the final bounds.
+
+    Args:
+        network: As for :func:`anytime`.
+        images: As for :func:`anytime`.
+        labels: As for :func:`anytime`.
+        options: All other arguments of :func:`anytime`.
+
+    Returns:
+        The last snapshot.
+    """
+    return _last(anytime(network, images, labels, **options))
+
+
+def resume_anytime(
+    folder: str | Path,
+    network: Source | None = None,
+    *,
+    device: str = "auto",
+    time_budget: float | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Iterator[Snapshot]:
+    """Go on with a run folder where it stopped; no finished step is repeated.
+
+    Args:
+        folder: The run folder.
+        network: The network, if it did not come from a file or a name; it must be the same one.
+        device: Where to compute.
+        time_budget: Seconds for this session; ``None`` for no limit.
+        stop: Asked between two steps.
+
+    Yields:
+        A snapshot after every step, seconds and queries counted from the run's very start.
+
+    Raises:
+        StoreError: If the folder is not a run, is damaged, or the network is another one.
+    """
+    folder = Path(folder)
+    config, inputs = read_config(folder), read_inputs(folder)
+    model = config["model"]
+    if network is None:
+        if "path" not in model:
+            raise StoreError(f"the run in {folder} used a network given from Python: pass the network to resume it")
+        shape = tuple(model["input_shape"])
+        network = load(model["path"], mean=model["mean"], std=model["std"], input_shape=shape, device=device)
+    net = load(network, input_shape=tuple(inputs.images.shape[1:]), device=device)
+    if net.fingerprint != model["fingerprint"]:
+        raise StoreError(
+            f"the network {net.name} is not the one that the run in {folder} began with (its weights differ)"
+        )
+    problem = make_problem(
+        net,
+        inputs.images,
+        inputs.labels,
+        indices=inputs.indices,
+        domain=inputs.domain,
+        settings=Settings(**config["settings"]),
+        extra_config=config,
+    )
+    run = open_run(folder)
+    state = run.load_state()
+    if [bounds.index for bounds in state.bounds] != list(problem.indices):
+        run.close()
+        raise StoreError(f"{folder} holds other images than the network classifies correctly now: start a new run")
+    return _recorded(drive(problem, state, recorder=run, time_budget=time_budget, stop=stop), run, inputs)
+
+
+def resume(folder: str | Path, network: Source | None = None, **options: Any) -> Snapshot:
+    """Go on with a run folder to its end.
+
+    Args:
+        folder: The run folder.
+        network: As for :func:`resume_anytime`.
+        options: All other arguments of :func:`resume_anytime`.
+
+    Returns:
+        The last snapshot.
+    """
+    return _last(resume_anytime(folder, network, **options))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The answer to: can changing at most ``radius`` groups change the decision?
+
+    Attributes:
+        answer: ``safe`` (no, in the sense of ``guarantee``), ``unsafe`` (yes, see ``witness``) or ``unknown``.
+        radius: The number of groups asked about.
+        lower: Proved so far.
+        upper: Shown so far.
+        guarantee: What ``lower`` holds for.
+        witness: The adversarial input, for ``unsafe``.
+        reason: Why the answer is ``unknown``; empty otherwise.
+        unit: What a group is called.
+        seconds: Time spent.
+        queries: Forward passes spent.
+    """
+
+    answer: Literal["safe", "unsafe", "unknown"]
+    radius: int
+    lower: int
+    upper: int
+    guarantee: Guarantee
+    witness: Witness | None
+    reason: str
+    unit: str
+    seconds: float
+    queries: int
+
+
+def verify(
+    network: Source, image: np.ndarray | Tensor | Dataset, label: int | None = None, *, radius: int, **options: Any
+) -> Verdict:
+    """Decide whether one input keeps its decision when at most ``radius`` groups change.
+
+    Args:
+        network: As for :func:`anytime`.
+        image: One input, of the network's input shape, or a data set of one.
+        label: Its label; default the network's decision.
+        radius: Number of groups that may change.
+        options: ``epsilon``, ``grid``, ``colours``, ``domain``, ``memory``, ``device``, ``time_budget``, ``stop`` as
+            for :func:`anytime`.
+
+    Returns:
+        The verdict.
+
+    Raises:
+        ConfigError: If ``radius`` is below 1 or above the number of groups.
+        DataError: If the network misclassifies the input unchanged.
+    """
+    if radius < 1:
+        raise ConfigError(f"the radius is {radius}: give 1 or more")
+    if isinstance(image, Dataset):
+        images, labels = image, None
+    else:
+        images, labels = image[None], None if label is None else [label]  # type: ignore[assignment]
+    for snapshot in anytime(network, images, labels, max_t=radius, **options):
+        bounds = snapshot.images[0]
+        if bounds.lower >= radius or bounds.upper <= radius:
+            break
+    answer: Literal["safe", "unsafe", "unknown"] = "unknown"
+    reason = ""
+    if bounds.upper <= radius:
+        answer = "unsafe"
+    elif bounds.lower >= radius:
+        answer = "safe"
+    elif bounds.blocked:
+        reason = f"a tie between two classes was met with {bounds.blocked} changed {snapshot.unit}s"
+    else:
+        reason = f"stopped at level t = {snapshot.t} of {radius}, {snapshot.level_share:.0%} of it done"
+    return Verdict(
+        answer,
+        radius,
+        bounds.lower,
+        bounds.upper,
+        bounds.guarantee,
+        bounds.witness if answer == "unsafe" else None,
+        reason,
+        snapshot.unit,
+        snapshot.seconds,
+        snapshot.queries,
+    )
+
+
+def _inputs(source: Source, images: Images, labels: Labels, device: str) -> tuple[Network, Dataset]:
+    if isinstance(images, Dataset):
+        if labels is not None:
+            raise DataError("the data set has its own labels: give labels only with arrays")
+        net = load(source, input_shape=tuple(images.images.shape[1:]), device=device)
+        return net, images
+    if knows_its_shape(source):
+        net = load(source, device=device)
+        return net, from_arrays(images, labels, input_shape=net.input_shape)
+    data = from_arrays(images, labels)
+    return load(source, input_shape=tuple(data.images.shape[1:]), device=device), data
+
+
+def _last(snapshots: Iterator[Snapshot]) -> Snapshot:
+    return deque(snapshots, maxlen=1)[0]

@@ -1,0 +1,251 @@
+"""The commands."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from l0tre import __version__
+from l0tre.api import Verdict, anytime, resume_anytime
+from l0tre.api import verify as verify_one
+from l0tre.cli import options as opt
+from l0tre.cli.live import follow, stop_on_signal
+from l0tre.cli.render import show_snapshot, show_verdict
+from l0tre.cli.setup import Choices, prepare
+from l0tre.data import select
+from l0tre.errors import ConfigError, MissingExtraError
+from l0tre.results import Snapshot
+from l0tre.store import read_inputs, read_snapshot, write_exports
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="How many pixels or features must change before a classifier's decision can change? "
+    "A proved lower bound and a witnessed upper bound.",
+)
+
+MODEL_HELP = "Network: .onnx, .pt2, package.module:name, file.py:name, or a bundled name (sdnn)."
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
+EXIT_CODES = {"safe": 0, "unsafe": 1, "unknown": 3}
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"l0tre {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def evaluate(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL|RUN", help=f"{MODEL_HELP} With --resume: a run folder.", show_default=False)
+    ],
+    data: Annotated[str | None, typer.Argument(metavar="DATA", help=opt.DATA_HELP, show_default=False)] = None,
+    out: Annotated[Path | None, typer.Option(help="A new folder for the run: it survives a crash.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run folder given instead of a model.")
+    ] = False,
+    time_budget: Annotated[float | None, typer.Option(metavar="SECONDS", help="Stop after this time.")] = None,
+    max_t: Annotated[int, typer.Option(help="Most groups changed together.", rich_help_panel=opt.SEARCH)] = 2,
+    epsilon: opt.EpsilonOption = 0.25,
+    grid: opt.GridOption = "uniform",
+    colours: opt.ColoursOption = "grid",
+    memory: opt.MemoryOption = None,
+    mean: opt.MeanOption = None,
+    std: opt.StdOption = None,
+    input_shape: opt.InputShapeOption = None,
+    device: opt.DeviceOption = "auto",
+    limit: Annotated[int | None, typer.Option(help="Only so many images.", rich_help_panel=opt.DATA)] = None,
+    shuffle: Annotated[
+        bool, typer.Option("--shuffle", help="In random order (see --seed), before --limit.", rich_help_panel=opt.DATA)
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Seed of --shuffle.", rich_help_panel=opt.DATA)] = 0,
+    data_dir: opt.DataDirOption = None,
+    split: opt.SplitOption = "test",
+    scale: opt.ScaleOption = None,
+    resize: opt.ResizeOption = False,
+    groups: opt.GroupsOption = "auto",
+    mask: opt.MaskOption = None,
+    low: opt.LowOption = "0",
+    high: opt.HighOption = "1",
+    quiet: opt.QuietOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Bound the robustness of a network on a set of images; stop it any time."""
+    silent = quiet or as_json
+    with stop_on_signal() as stop:
+        if resume:
+            if data is not None or out is not None:
+                raise ConfigError("with --resume give the run folder alone: l0tre evaluate runs/a --resume")
+            out = Path(model)
+            snapshots = resume_anytime(out, device=device, time_budget=time_budget, stop=stop)
+        else:
+            if data is None:
+                raise ConfigError(
+                    f"no images were given: l0tre evaluate {model} images.npz (or --resume for a run folder)"
+                )
+            choices = Choices(
+                model,
+                data,
+                mean,
+                std,
+                input_shape,
+                device,
+                data_dir,
+                split,
+                scale,
+                resize,
+                groups,
+                mask,
+                low,
+                high,
+                memory,
+            )
+            network, images, setup = prepare(choices)
+            snapshots = anytime(
+                network,
+                select(images, limit=limit, shuffle=shuffle, seed=seed),
+                max_t=max_t,
+                epsilon=epsilon,
+                grid=grid,  # type: ignore[arg-type]
+                colours=colours,  # type: ignore[arg-type]
+                time_budget=time_budget,
+                out=out,
+                stop=stop,
+                extra_config={"seed": seed},
+                **setup,
+            )
+        result = follow(snapshots, Console(stderr=True), quiet=silent)
+        stopped = stop()
+    _print(result, quiet=quiet, as_json=as_json, every=False)
+    if out is not None:
+        _write_report(out, silent)
+    if stopped:
+        raise typer.Exit(130)
+
+
+@app.command()
+def verify(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False)],
+    data: opt.DataArgument,
+    radius: Annotated[int, typer.Option(help="At most so many groups change.")],
+    index: Annotated[int, typer.Option(help="Which image of the data, from 0.")] = 0,
+    time_budget: Annotated[
+        float | None,
+        typer.Option("--time-budget", "--timeout", metavar="SECONDS", help="Answer unknown after this time."),
+    ] = None,
+    epsilon: opt.EpsilonOption = 0.25,
+    grid: opt.GridOption = "uniform",
+    colours: opt.ColoursOption = "grid",
+    memory: opt.MemoryOption = None,
+    mean: opt.MeanOption = None,
+    std: opt.StdOption = None,
+    input_shape: opt.InputShapeOption = None,
+    device: opt.DeviceOption = "auto",
+    data_dir: opt.DataDirOption = None,
+    split: opt.SplitOption = "test",
+    scale: opt.ScaleOption = None,
+    resize: opt.ResizeOption = False,
+    groups: opt.GroupsOption = "auto",
+    mask: opt.MaskOption = None,
+    low: opt.LowOption = "0",
+    high: opt.HighOption = "1",
+    quiet: opt.QuietOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Can changing at most RADIUS groups change the decision? Exit code 0 safe, 1 unsafe, 3 unknown, 2 error."""
+    choices = Choices(
+        model, data, mean, std, input_shape, device, data_dir, split, scale, resize, groups, mask, low, high, memory
+    )
+    with stop_on_signal() as stop:
+        network, images, setup = prepare(choices)
+        verdict = verify_one(
+            network,
+            select(images, indices=[index]),
+            radius=radius,
+            epsilon=epsilon,
+            grid=grid,
+            colours=colours,
+            time_budget=time_budget,
+            stop=stop,
+            **setup,
+        )
+    if as_json:
+        typer.echo(json.dumps(_verdict_dict(verdict, index)))
+    elif quiet:
+        typer.echo(verdict.answer)
+    else:
+        show_verdict(verdict, Console(highlight=False))
+    raise typer.Exit(EXIT_CODES[verdict.answer])
+
+
+@app.command()
+def show(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", show_default=False)],
+    as_json: JsonOption = False,
+    every: Annotated[bool, typer.Option("--all", help="List all images.")] = False,
+) -> None:
+    """Print the bounds of a run, for each image and globally; also while it goes on."""
+    _print(read_snapshot(run), quiet=False, as_json=as_json, every=every)
+
+
+@app.command()
+def report(run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", show_default=False)]) -> None:
+    """Write report.html, result.json, bounds.csv and witnesses.npz of a run anew."""
+    from l0tre.report import write_report
+
+    snapshot, inputs = read_snapshot(run), read_inputs(run)
+    files = [*write_exports(run, snapshot, inputs.images, inputs.indices), write_report(run)]
+    typer.echo("\n".join(str(file) for file in files))
+
+
+def _print(result: Snapshot, *, quiet: bool, as_json: bool, every: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(result.to_dict(), indent=1))
+    elif not quiet:
+        show_snapshot(result, Console(highlight=False), every=every)
+
+
+def _write_report(folder: Path, silent: bool) -> None:
+    from l0tre.report import write_report
+
+    try:
+        message = f"report: {write_report(folder)}"
+    except MissingExtraError as error:
+        message = f"no report.html was written: {error}"
+    if not silent:
+        typer.echo(message)
+
+
+def _verdict_dict(verdict: Verdict, index: int) -> dict[str, Any]:
+    witness = verdict.witness
+    return {
+        "index": index,
+        "answer": verdict.answer,
+        "radius": verdict.radius,
+        "lower": verdict.lower,
+        "upper": verdict.upper,
+        "guarantee": verdict.guarantee,
+        "unit": verdict.unit,
+        "reason": verdict.reason,
+        "witness": None
+        if witness is None
+        else {"label": witness.label, "positions": witness.positions.tolist(), "values": witness.values.tolist()},
+        "seconds": verdict.seconds,
+        "queries": verdict.queries,
+    }

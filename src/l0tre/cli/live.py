@@ -1,0 +1,91 @@
+"""The live view: one panel that is redrawn, silent when nobody watches."""
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from rich.console import Console
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+from l0tre.results import Snapshot
+
+__all__ = ["follow", "stop_on_signal"]
+
+REFRESH = 0.2  # seconds between two redraws
+
+
+@contextmanager
+def stop_on_signal() -> Iterator[Callable[[], bool]]:
+    """While inside, the first Ctrl-C (or SIGTERM) asks to stop after the current step, the second one interrupts.
+
+    Yields:
+        A function that tells whether to stop.
+    """
+    asked: list[int] = []
+
+    def ask(number: int, _: FrameType | None) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def follow(snapshots: Iterator[Snapshot], console: Console, *, quiet: bool) -> Snapshot:
+    """Go through all snapshots and show them as they come.
+
+    Args:
+        snapshots: From ``l0tre.anytime``.
+        console: Where to draw (standard error).
+        quiet: Draw nothing; also when the console is no terminal.
+
+    Returns:
+        The last snapshot.
+    """
+    if quiet or not console.is_terminal:
+        for last in snapshots:
+            result = last
+        return result
+    began, drawn, first = time.monotonic(), 0.0, None
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+        for result in snapshots:
+            first = first or result
+            now = time.monotonic()
+            if now - drawn >= REFRESH:
+                rate = (result.queries - first.queries) / max(now - began, 1e-9)
+                live.update(_panel(result, first, rate), refresh=True)
+                drawn = now
+    return result
+
+
+def _panel(now: Snapshot, first: Snapshot, rate: float) -> Table:
+    total = len(now.images)
+    done = sum(image.level >= now.t or image.converged for image in now.images)
+    gap = sum(image.upper - image.lower - 1 for image in now.images) / total
+    table = Table.grid(padding=(0, 2))
+    table.add_row("level", f"t = {now.t}", ProgressBar(total=1.0, completed=now.level_share, width=40))
+    table.add_row("images", f"{done} of {total} at this level", f"ETA of this level {_eta(now, first)}")
+    table.add_row("bounds", f"{now.lower:.3f} to {now.upper:.3f} {now.unit}s", f"mean gap {gap:.2f}")
+    table.add_row("converged", f"{now.converged} of {total} ({now.converged / total:.0%})", f"{rate:,.0f} queries/s")
+    return table
+
+
+def _eta(now: Snapshot, first: Snapshot) -> str:
+    """Time left in this level at the pace of this session so far."""
+    start = first.level_share if first.t == now.t else 0.0
+    begun = max((p.seconds for p in now.history if p.t < now.t), default=0.0)
+    elapsed = now.seconds - max(begun, first.seconds)
+    gained = now.level_share - start
+    if gained <= 0 or elapsed <= 0:
+        return "-"
+    seconds = int(elapsed * (1 - now.level_share) / gained)
+    return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"

@@ -1,0 +1,100 @@
+"""Results as text."""
+
+from rich.console import Console
+from rich.table import Table
+
+from l0tre.api import Verdict
+from l0tre.results import ImageBounds, Snapshot
+
+__all__ = ["show_snapshot", "show_verdict"]
+
+ROWS = 25  # images listed on a terminal; files have them all
+
+
+def show_snapshot(result: Snapshot, console: Console, *, every: bool = False) -> None:
+    """Print the global bounds and a table of images.
+
+    Args:
+        result: What to show.
+        console: Where to.
+        every: List all images, not only the first ones.
+    """
+    unit, config = result.unit, result.config
+    settings = config["settings"]
+    table = Table(title=None, header_style="bold")
+    for name in ("image", "label", "lower", "upper", "state", "new label", "seconds", "queries"):
+        table.add_column(name, justify="right" if name not in ("state",) else "left")
+    shown = result.images if every else result.images[:ROWS]
+    for image in shown:
+        witness = image.witness
+        table.add_row(
+            str(image.index),
+            str(image.label),
+            str(image.lower),
+            str(image.upper) if witness else f">{image.groups}" if image.lower == image.groups else "none yet",
+            _state(image),
+            str(witness.label) if witness else "-",
+            f"{image.seconds:.2f}",
+            f"{image.queries:,}",
+        )
+    console.print(table)
+    if len(shown) < len(result.images):
+        console.print(f"... and {len(result.images) - len(shown)} more images (--all lists them)")
+    for left_out in result.excluded if every else result.excluded[:5]:
+        console.print(f"left out: image {left_out.index}, {left_out.reason}")
+    if not every and len(result.excluded) > 5:
+        console.print(f"left out: {len(result.excluded) - 5} more images")
+    total = len(result.images)
+    console.print(
+        f"\n[bold]{config['model']['name']}[/bold] on {total} images of {config['data']['name']}"
+        f" ({len(result.excluded)} left out), bounds in {unit}s:"
+    )
+    console.print(f"  lower bound  {result.lower:.3f}   so many {unit}s can change safely")
+    console.print(f"               guarantee: {_guarantee(result, settings)}")
+    console.print(f"  upper bound  {result.upper:.3f}   shown by stored adversarial inputs")
+    if result.without_witness:
+        console.print(
+            f"               {result.without_witness} images have no adversarial input yet and count as "
+            f"{result.images[0].groups + 1}"
+        )
+    console.print(f"  estimate     {result.estimate:.3f} ± {result.uncertainty:.3f}   (the paper's U_c and U_r)")
+    console.print(f"  converged    {result.converged} of {total} ({result.converged / total:.1%})")
+    end = "complete" if result.finished else "stopped before the end"
+    console.print(f"  search       {end}; {result.seconds:.1f} s, {result.queries:,} queries")
+
+
+def _guarantee(result: Snapshot, settings: dict[str, object]) -> str:
+    kinds = sorted({image.guarantee for image in result.images})
+    grid = "the published code's grid" if settings["grid"] == "paper" else f"grid of spacing <= {settings['epsilon']}"
+    colours = ", corner colours only" if settings["colours"] == "corners" else ""
+    return f"{', '.join(kinds)} ({grid}{colours}; not between its points)"
+
+
+def _state(image: ImageBounds) -> str:
+    if image.converged:
+        return "[green]converged[/green]"
+    if image.blocked:
+        return f"tie at t = {image.blocked}"
+    return f"t = {image.level} done"
+
+
+def show_verdict(verdict: Verdict, console: Console) -> None:
+    """Print a verdict."""
+    colour = {"safe": "green", "unsafe": "red", "unknown": "yellow"}[verdict.answer]
+    console.print(f"[bold {colour}]{verdict.answer}[/bold {colour}]")
+    unit, radius = verdict.unit, verdict.radius
+    if verdict.answer == "safe":
+        console.print(
+            f"every change of at most {radius} {unit}s keeps the decision (guarantee: {verdict.guarantee}; "
+            "nothing is claimed between grid points)"
+        )
+    elif verdict.witness is not None:
+        witness = verdict.witness
+        console.print(
+            f"changing {witness.distance} {unit}s makes it class {witness.label} (margin {witness.margin:.4g}):"
+        )
+        for position, value in zip(witness.positions.tolist(), witness.values.tolist(), strict=True):
+            console.print(f"  value {position} -> {value:.6g}")
+    else:
+        console.print(f"reason: {verdict.reason}; bounds so far: lower {verdict.lower}, upper {verdict.upper}")
+    console.print(f"{verdict.seconds:.2f} s, {verdict.queries:,} queries")

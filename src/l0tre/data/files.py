@@ -1,0 +1,178 @@
+"""Reading images from single files: numpy's .npz and .npy, and CSV with one image a row."""
+
+import csv
+import logging
+import math
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from l0tre.data.layout import channels_height_width
+from l0tre.errors import DataError
+
+__all__ = ["Raw", "read_csv", "read_numpy", "rows_of_csv"]
+
+logger = logging.getLogger(__name__)
+
+
+class Raw(NamedTuple):
+    """What a source holds, before scaling, checking and fitting.
+
+    Attributes:
+        images: [N, features], [N, H, W], [N, C, H, W] or [N, H, W, C], any type.
+        labels: [N] or None.
+        scale: What the values are divided by unless the user says otherwise; None: by the type of ``images``.
+    """
+
+    images: npt.NDArray[Any]
+    labels: npt.NDArray[Any] | None = None
+    scale: float | None = None
+
+
+def _image_keys(split: str) -> list[str]:
+    return [f"{split}_x", f"x_{split}", f"{split}_images"]
+
+
+def _label_keys(split: str) -> list[str]:
+    return [f"{split}_y", f"y_{split}", f"{split}_labels"]
+
+
+def _pick(arrays: "np.lib.npyio.NpzFile", split: str, path: Path) -> Raw:
+    other = "train" if split == "test" else "test"
+    label_keys = [*_label_keys(split), "y", "labels"]
+    images_key = next((key for key in [*_image_keys(split), "x", "images"] if key in arrays), None)
+    if images_key is None:
+        if any(key in arrays for key in _image_keys(other)):
+            raise DataError(f"{path}: holds the {other} split but not {split}; choose the split {other}")
+        skip = {*label_keys, *_label_keys(other)}
+        candidates = [key for key in arrays.files if key not in skip and arrays[key].ndim > 1]
+        if len(candidates) != 1:
+            raise DataError(
+                f"{path}: cannot tell which array holds the images among {', '.join(arrays.files) or 'none'}; "
+                f"name it x, images or {split}_x (and the labels y, labels or {split}_y)"
+            )
+        images_key = candidates[0]
+    labels_key = next((key for key in label_keys if key in arrays), None)
+    return Raw(arrays[images_key], None if labels_key is None else arrays[labels_key])
+
+
+def read_numpy(path: Path, split: str) -> Raw:
+    """Read images from a .npy file, or images and labels from a .npz file.
+
+    Args:
+        path: The file; an .npz holds images under ``x``, ``images``, ``test_x`` or ``x_test`` (or as its only array
+            with more than one axis) and labels under ``y``, ``labels``, ``test_y`` or ``y_test``.
+        split: ``"test"`` or ``"train"``.
+
+    Raises:
+        DataError: If it cannot be read or holds Python objects (which would run code when loaded).
+    """
+    try:
+        with path.open("rb") as stream:
+            loaded = np.load(stream, allow_pickle=False)
+            if isinstance(loaded, np.ndarray):
+                return Raw(loaded)
+            return _pick(loaded, split, path)
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise DataError(
+            f"{path}: cannot be read as numpy arrays ({reason}); save plain numbers with np.savez"
+        ) from error
+
+
+def rows_of_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """The rows of a CSV file that are not blank, each with its line number, from 1.
+
+    Raises:
+        DataError: If the file is no readable CSV.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            reader = csv.reader(stream)
+            for row in reader:
+                if any(cell.strip() for cell in row):
+                    yield reader.line_num, row
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path}: cannot be read as CSV ({error}); expected UTF-8 text") from error
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _numbers(cells: list[str], line: int, path: Path) -> npt.NDArray[np.float32]:
+    try:
+        return np.array(cells, dtype=np.float32)
+    except ValueError as error:
+        column, cell = next((i, cell) for i, cell in enumerate(cells, start=2) if not _is_number(cell))
+        raise DataError(f"{path}: line {line}, column {column} holds {cell!r}; expected a number") from error
+
+
+def _unfold(
+    rows: npt.NDArray[np.float32], input_shape: tuple[int, ...] | None, resize: bool
+) -> npt.NDArray[np.float32]:
+    """Rows of pixels in the order H, W, C as [N, C, H, W] where the network says they are images."""
+    target = channels_height_width(input_shape)
+    if target is None:
+        return rows
+    channels, height, width = target
+    pixels = rows.shape[1]
+    if resize and pixels != math.prod(target):
+        # The rows do not say their height and width; all common sets of images are square.
+        height = width = math.isqrt(pixels // channels)
+    if pixels != channels * height * width:
+        return rows
+    return rows.reshape(-1, height, width, channels).transpose(0, 3, 1, 2)
+
+
+def read_csv(path: Path, input_shape: tuple[int, ...] | None, resize: bool) -> Raw:
+    """Read a CSV with one image a row: the label, then the pixels in the order H, W, C.
+
+    Args:
+        path: The file; a first line whose first cell is no number is a header and skipped.
+        input_shape: The network's, without the batch; without it (or for vectors) rows stay vectors.
+        resize: Whether rows of another length are taken as square images, to be resized later.
+
+    Returns:
+        The rows. If all pixels are whole numbers of 0 to 255 and some are above 1, the scale is 255.
+
+    Raises:
+        DataError: If a cell is no number, rows differ in length or have no label.
+    """
+    labels: list[float] = []
+    rows: list[npt.NDArray[np.float32]] = []
+    for position, (line, cells) in enumerate(rows_of_csv(path)):
+        if not _is_number(cells[0]):
+            if position == 0:
+                continue
+            raise DataError(f"{path}: line {line}, column 1 holds {cells[0]!r}; expected a number, the label")
+        if len(cells) < 2:
+            raise DataError(
+                f"{path}: line {line} holds a single value; expected a label and pixels with commas between"
+            )
+        if rows and len(cells) != len(rows[0]) + 1:
+            raise DataError(f"{path}: line {line} holds {len(cells)} values; expected {len(rows[0]) + 1} as before")
+        labels.append(float(cells[0]))
+        rows.append(_numbers(cells[1:], line, path))
+    if not rows:
+        raise DataError(f"{path}: holds no images; expected a label and pixels in each row")
+    pixels = np.stack(rows)
+    if input_shape is not None and pixels.shape[1] == math.prod(input_shape) - 1:
+        raise DataError(
+            f"{path}: rows hold {pixels.shape[1] + 1} values, as many as the network's inputs {input_shape}; "
+            "expected the label before them"
+        )
+    scale = None
+    if pixels.max() > 1 and pixels.min() >= 0 and pixels.max() <= 255 and bool((pixels == np.round(pixels)).all()):
+        logger.info("%s: whole numbers up to 255 are taken as pixels and divided by 255", path)
+        scale = 255.0
+    return Raw(_unfold(pixels, input_shape, resize), np.array(labels), scale)

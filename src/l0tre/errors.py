@@ -1,0 +1,52 @@
+"""Errors meant for the user: one line that says what was given, what was expected and how to fix it."""
+
+import importlib
+from types import ModuleType
+
+__all__ = ["ConfigError", "DataError", "L0treError", "MissingExtraError", "ModelError", "StoreError", "require"]
+
+
+class L0treError(Exception):
+    """Base of every error that the user can act on; the command line prints it without a traceback."""
+
+
+class ModelError(L0treError):
+    """The network cannot be loaded or gives unusable scores."""
+
+
+class DataError(L0treError):
+    """The images or labels cannot be used."""
+
+
+class ConfigError(L0treError):
+    """An option or a combination of options makes no sense."""
+
+
+class StoreError(L0treError):
+    """A run folder cannot be read, written or resumed."""
+
+
+class MissingExtraError(L0treError):
+    """An optional dependency is not installed."""
+
+
+def require(module: str, extra: str) -> ModuleType:
+    """Import an optional dependency.
+
+    Args:
+        module: Dotted name of the module, for example ``"onnxruntime"``.
+        extra: The extra of this package that installs it, for example ``"onnx"``.
+
+    Returns:
+        The imported module.
+
+    Raises:
+        MissingExtraError: If it is not installed; the message names the extra.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0]
+        raise MissingExtraError(
+            f"{package} is needed here and cannot be imported ({error}); install it with: pip install 'l0tre[{extra}]'"
+        ) from error

@@ -1,0 +1,1 @@
+"""The paper's algorithm: subspace sensitivities, accumulation, tightening (guarantee: the grid)."""

@@ -1,0 +1,74 @@
+"""How far the search has come inside a level: all that is needed to go on after a stop."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from l0tre.exhaustive.ranking import Ranking, empty_ranking, update
+from l0tre.exhaustive.scan import Chunk
+
+__all__ = ["Partial", "advance", "begin", "join", "split"]
+
+
+@dataclass(frozen=True)
+class Partial:
+    """The state of some images inside a level.
+
+    Attributes:
+        t: The level.
+        position: Number of the next set to visit.
+        safe: bool ``[images]``: every grid point so far has a positive margin.
+        by_score: Most sensitive sets by the label's score (the paper's order).
+        by_margin: Most sensitive sets by margin.
+    """
+
+    t: int
+    position: int
+    safe: torch.Tensor
+    by_score: Ranking
+    by_margin: Ranking
+
+
+def begin(t: int, images: int, kept: int, device: torch.device) -> Partial:
+    """The state before the first set of a level."""
+    safe = torch.ones(images, dtype=torch.bool, device=device)
+    return Partial(t, 0, safe, empty_ranking(images, kept, device), empty_ranking(images, kept, device))
+
+
+def advance(partial: Partial, chunk: Chunk) -> Partial:
+    """The state after a chunk that starts at ``partial.position``."""
+    return Partial(
+        partial.t,
+        chunk.stop,
+        partial.safe & chunk.safe.all(1),
+        update(partial.by_score, chunk, "score"),
+        update(partial.by_margin, chunk, "margin"),
+    )
+
+
+def split(partial: Partial, rows: Sequence[int]) -> Partial:
+    """The state of some of the images."""
+    index = torch.tensor(rows, dtype=torch.int64, device=partial.safe.device)
+
+    def pick(ranking: Ranking) -> Ranking:
+        return Ranking(ranking.values[index], ranking.sets[index], ranking.points[index])
+
+    return Partial(partial.t, partial.position, partial.safe[index], pick(partial.by_score), pick(partial.by_margin))
+
+
+def join(partials: Sequence[Partial], device: torch.device) -> Partial:
+    """The common state of images that stand at the same position of the same level."""
+
+    def stack(rankings: Sequence[Ranking]) -> Ranking:
+        fields = ("values", "sets", "points")
+        return Ranking(*(torch.cat([getattr(r, name) for r in rankings]).to(device) for name in fields))
+
+    first = partials[0]
+    return Partial(
+        first.t,
+        first.position,
+        torch.cat([p.safe for p in partials]).to(device),
+        stack([p.by_score for p in partials]),
+        stack([p.by_margin for p in partials]),
+    )

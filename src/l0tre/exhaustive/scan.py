@@ -1,0 +1,165 @@
+"""Subspace sensitivities S(T0, t): the worst score and the worst margin over every grid point of every subspace.
+
+The tensor of the paper, ``values x points^t x images x sets``, is never held: a chunk of sets is built, queried and
+reduced to one number for each image and set.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from l0tre.domain import Domain
+from l0tre.errors import ModelError
+from l0tre.exhaustive.sets import count_sets, unrank
+from l0tre.memory import Batcher
+from l0tre.model.network import margins, round_off
+
+__all__ = ["Chunk", "Level", "make_level", "scan", "solutions"]
+
+
+@dataclass(frozen=True)
+class Level:
+    """What is enumerated at one ``t``.
+
+    Attributes:
+        domain: Groups and ranges.
+        grid: float32 ``[groups, points, width]``, the values each group takes.
+        t: Size of a set of groups.
+        sets: Number of sets, ``C(groups, t)``.
+        points: Number of grid points of one set.
+    """
+
+    domain: Domain
+    grid: Tensor
+    t: int
+    sets: int
+    points: int
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """The sensitivities of sets ``start`` to ``stop`` for some images, each tensor ``[images, stop - start]``.
+
+    Attributes:
+        start: Number of the first set.
+        stop: One past the number of the last set.
+        score: Smallest score of the label over the grid points of each set.
+        score_point: The grid point that attains it.
+        margin: Smallest margin of the label.
+        margin_point: The grid point that attains it.
+        safe: Whether every grid point's margin is positive beyond round-off.
+    """
+
+    start: int
+    stop: int
+    score: Tensor
+    score_point: Tensor
+    margin: Tensor
+    margin_point: Tensor
+    safe: Tensor
+
+
+def make_level(domain: Domain, grid: Tensor, t: int) -> Level:
+    """The search space of level ``t``.
+
+    Raises:
+        ConfigError: If fewer than ``t`` groups may change or the space is too large to number.
+    """
+    return Level(domain, grid, t, count_sets(domain.groups, t), grid.shape[1] ** t)
+
+
+def solutions(level: Level, sets: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
+    """The paper's solution tensor, as positions and values instead of whole inputs.
+
+    Args:
+        level: The search space.
+        sets: int64 ``[...]``, numbers of sets.
+        points: int64 ``[...]``, a grid point of each.
+
+    Returns:
+        The groups of each set, int64 ``[..., t]``, and their values, float32 ``[..., t, width]``.
+    """
+    members = unrank(sets.reshape(-1), level.domain.groups, level.t)
+    per_group = level.grid.shape[1]
+    places = per_group ** torch.arange(level.t - 1, -1, -1, device=points.device)
+    digits = points.reshape(-1, 1) // places % per_group
+    values = level.grid[members, digits]
+    return members.reshape(*sets.shape, level.t), values.reshape(*sets.shape, level.t, -1)
+
+
+@torch.inference_mode()
+def scan(batcher: Batcher, level: Level, images: Tensor, labels: Tensor, start: int, stop: int) -> Chunk:
+    """Query every grid point of some sets for some images.
+
+    Args:
+        batcher: The network and its batch size.
+        level: The search space, on the network's device.
+        images: float32 ``[images, values]``, flattened, on the network's device.
+        labels: int64 ``[images]``.
+        start: Number of the first set.
+        stop: One past the number of the last set.
+
+    Returns:
+        The reduced chunk, on the network's device.
+
+    Raises:
+        ModelError: If the network gives NaN.
+    """
+    count = stop - start
+    # All points of several sets at once, or one set in blocks of points when it alone exceeds a batch.
+    block = min(level.points, max(1, batcher.rows))
+    best: Chunk | None = None
+    for first in range(0, level.points, block):
+        last = min(first + block, level.points)
+        part = _scan_points(batcher, level, images, labels, (start, stop), (first, last))
+        best = part if best is None else _merge(best, part)
+    if best is None or not bool(torch.isfinite(best.score).all() & ~best.margin.isnan().any()):
+        raise ModelError(
+            f"the network gives NaN or infinite scores for an input with {level.t} changed groups inside the domain: "
+            f"check the model (sets {start} to {start + count} of level {level.t})"
+        )
+    return best
+
+
+def _scan_points(
+    batcher: Batcher, level: Level, images: Tensor, labels: Tensor, sets: tuple[int, int], points: tuple[int, int]
+) -> Chunk:
+    count, width, rows_each = len(images), sets[1] - sets[0], points[1] - points[0]
+    device = images.device
+    rank = torch.arange(*sets, device=device)
+    point = torch.arange(*points, device=device)
+    groups, values = solutions(level, rank[:, None].expand(-1, rows_each), point.expand(width, -1))
+    positions = level.domain.members[groups].reshape(width * rows_each, -1)
+    values = values.reshape(width * rows_each, -1)
+    per_image = width * rows_each
+
+    def make(first: int, last: int) -> Tensor:
+        row = torch.arange(first, last, device=device)
+        inner = row % per_image
+        x = images[row // per_image].scatter_(1, positions[inner], values[inner])
+        return x.reshape(-1, *level.domain.shape)
+
+    scores = batcher.run(count * per_image, make)
+    label = labels.repeat_interleave(per_image)
+    margin = margins(scores, label)
+    safe = (margin > round_off(scores)).reshape(count, width, rows_each).all(2)
+    score = scores.gather(1, label[:, None]).reshape(count, width, rows_each)
+    lowest, lowest_at = score.min(2)
+    margin, margin_at = margin.reshape(count, width, rows_each).min(2)
+    return Chunk(sets[0], sets[1], lowest, lowest_at + points[0], margin, margin_at + points[0], safe)
+
+
+def _merge(a: Chunk, b: Chunk) -> Chunk:
+    """Two chunks of the same sets over different grid points; NaN wins, so that it is seen."""
+    lower = ~(b.score >= a.score)
+    closer = ~(b.margin >= a.margin)
+    return Chunk(
+        a.start,
+        a.stop,
+        torch.where(lower, b.score, a.score),
+        torch.where(lower, b.score_point, a.score_point),
+        torch.where(closer, b.margin, a.margin),
+        torch.where(closer, b.margin_point, a.margin_point),
+        a.safe & b.safe,
+    )

@@ -1,0 +1,91 @@
+"""A memory budget in bytes, and batches that fit it."""
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from l0tre.errors import ConfigError, ModelError
+from l0tre.model.network import Network
+
+__all__ = ["Batcher", "default_budget", "parse_size"]
+
+SHARE = 0.25  # of the memory that is free at the start
+# Activations of one batch, in bytes: on a CPU more than fits its caches is slower, on a GPU more is no faster.
+BATCH_BYTES = {"cpu": 2**25, "cuda": 2**33}
+LEAST_ROWS = 32  # large networks are slower with smaller batches than this
+UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def parse_size(text: str) -> int:
+    """Bytes from a size such as ``512M``, ``2GiB`` or ``1500000``.
+
+    Raises:
+        ConfigError: If it is not a size.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", text, re.IGNORECASE)
+    if match is None or float(match[1]) == 0:
+        raise ConfigError(f"{text!r} is not a memory size: give bytes or a number with K, M or G, such as 2G")
+    return int(float(match[1]) * UNITS[match[2].upper()])
+
+
+def default_budget(device: torch.device) -> int:
+    """A share of the memory that is free on a device now, in bytes."""
+    if device.type == "cuda":
+        return int(SHARE * torch.cuda.mem_get_info(device)[0])
+    return int(SHARE * _free_host_bytes())
+
+
+def _free_host_bytes() -> int:
+    free = [2**32]  # where nothing can be read: assume 4 GiB
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        match = re.search(r"MemAvailable:\s+(\d+) kB", meminfo.read_text())
+        free = [int(match[1]) * 1024] if match else free
+    elif hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        free = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2]
+    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+    if limit.exists() and used.exists() and limit.read_text().strip().isdigit():  # a container's own limit
+        free.append(max(int(limit.read_text()) - int(used.read_text()), 0))
+    return min(free)
+
+
+class Batcher:
+    """Runs a network on any number of rows within a memory budget.
+
+    The number of rows of a batch follows from the network's footprint and the budget; running out of memory on a GPU
+    halves it and goes on.
+    """
+
+    def __init__(self, network: Network, budget: int) -> None:
+        self.network = network
+        useful = BATCH_BYTES["cuda" if network.device.type == "cuda" else "cpu"] // network.sample_bytes
+        self.rows = max(1, min(max(useful, LEAST_ROWS), budget // network.sample_bytes))
+
+    def run(self, count: int, make: Callable[[int, int], Tensor]) -> Tensor:
+        """Scores of rows that are made as they are needed.
+
+        Args:
+            count: Number of rows.
+            make: Gives the inputs of rows ``start`` to ``stop`` as ``[stop - start, *input_shape]``.
+
+        Returns:
+            float32 ``[count, classes]`` on the network's device.
+        """
+        parts: list[Tensor] = []
+        start = 0
+        while start < count:
+            stop = min(start + self.rows, count)
+            try:
+                parts.append(self.network.scores(make(start, stop)))
+            except torch.OutOfMemoryError as error:
+                if self.rows == 1:
+                    raise ModelError("the device has too little memory for a single input: use --device cpu") from error
+                torch.cuda.empty_cache()
+                self.rows //= 2
+                continue
+            start = stop
+        return torch.cat(parts) if parts else torch.empty(0, self.network.classes, device=self.network.device)

@@ -1,0 +1,1 @@
+"""Load a classifier and see it as one graph of operations."""

@@ -1,0 +1,392 @@
+"""What every aten operator becomes in a :class:`~l0tre.model.graph.Graph`: the table of operators."""
+
+import math
+import operator
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from l0tre.model.call_site import Missing, Site, Size, UnsupportedOperationError, Var
+
+__all__ = ["CONSTANT_ONLY", "OPERATORS", "UnsupportedOperationError", "same"]
+
+Arguments = Mapping[str, object]
+Handler = Callable[[Site, Arguments], object]
+
+
+def same(_: Site, a: Arguments) -> object:
+    """The handler of operators that change nothing."""
+    return a["self"]
+
+
+def _cast(site: Site, a: Arguments) -> object:
+    dtype = a.get("dtype")
+    if isinstance(dtype, torch.dtype) and not dtype.is_floating_point:
+        raise site.refuse(f"turns values into {dtype}; only floating point is supported")
+    return a["self"]
+
+
+def _dropout(site: Site, a: Arguments) -> object:
+    if a["train"]:
+        raise site.refuse("drops values at random; export the model after model.eval()")
+    return a["input"] if "input" in a else a["self"]  # the second in place
+
+
+def _unary(op: str) -> Handler:
+    return lambda site, a: site.add(op, [site.node(a["self"])])
+
+
+def _leaky_relu(site: Site, a: Arguments) -> object:
+    return site.add("leaky_relu", [site.node(a["self"])], slope=site.number(a["negative_slope"]))
+
+
+def _clip(low: str | float, high: str | float) -> Handler:
+    """A clip to limits that are numbers or the names of the arguments that give them."""
+
+    def handler(site: Site, a: Arguments) -> object:
+        given = [a[limit] if isinstance(limit, str) else limit for limit in (low, high)]
+        bottom = -math.inf if given[0] is None else site.number(given[0])
+        top = math.inf if given[1] is None else site.number(given[1])
+        if (bottom, top) == (0.0, math.inf):
+            return site.add("relu", [site.node(a["self"])])
+        return site.add("clip", [site.node(a["self"])], low=bottom, high=top)
+
+    return handler
+
+
+def _conv(site: Site, a: Arguments) -> object:
+    node, weight = site.node(a["input"], dims=3), site.constant(a["weight"])
+    if weight.ndim != 4 or a.get("transposed"):
+        raise site.refuse("is not a plain convolution of images [channels, height, width]")
+    dilation = site.pair(a["dilation"])
+    if isinstance(a["padding"], str):
+        total = [d * (k - 1) if a["padding"] == "same" else 0 for d, k in zip(dilation, weight.shape[2:], strict=True)]
+        padding = (total[0] // 2, total[1] // 2)
+        if any(t % 2 for t in total):  # the larger half goes to the right and bottom
+            margins = [side for t in reversed(total) for side in (t // 2, t - t // 2)]
+            node, padding = site.add("pad", [node], padding=tuple(margins), value=0.0).node, (0, 0)
+    else:
+        padding = site.pair(a["padding"])
+    (groups,) = site.ints(a["groups"])
+    tensors = {"weight": weight, "bias": site.optional(a["bias"])}
+    stride = site.pair(a["stride"])
+    return site.add("conv", [node], tensors, stride=stride, padding=padding, dilation=dilation, groups=groups)
+
+
+def _affine(site: Site, x: object, weight: Tensor, bias: Tensor | None) -> Var:
+    node = site.node(x)
+    if weight.ndim != 2 or not site.sample(node):
+        raise site.refuse("needs a weight matrix and samples of at least one dimension")
+    if bias is not None:
+        bias = (bias[0] if bias.ndim == 2 and bias.shape[0] == 1 else bias).expand(weight.shape[0])
+    return site.add("linear", [node], {"weight": weight, "bias": bias})
+
+
+def _linear(site: Site, a: Arguments) -> object:
+    return _affine(site, a["input"], site.constant(a["weight"]), site.optional(a["bias"]))
+
+
+def _matmul(site: Site, a: Arguments) -> object:
+    second = a["mat2"] if "mat2" in a else a["other"]
+    return _affine(site, a["self"], site.constant(second).mT, None)
+
+
+def _addmm(site: Site, a: Arguments) -> object:
+    weight, bias = site.constant(a["mat2"]).mT, site.constant(a["self"])
+    return _affine(site, a["mat1"], weight * site.number(a["alpha"]), bias * site.number(a["beta"]))
+
+
+def _batch_norm(site: Site, a: Arguments) -> object:
+    if a.get("training"):
+        raise site.refuse("uses the statistics of the batch; export the model after model.eval()")
+    node = site.node(a["input"])
+    mean, variance = site.constant(a["running_mean"]).double(), site.constant(a["running_var"]).double()
+    weight, bias = site.optional(a["weight"]), site.optional(a["bias"])
+    scale = (variance + site.number(a["eps"] if "eps" in a else a["epsilon"])).rsqrt()
+    scale = scale if weight is None else scale * weight
+    shift = -mean * scale if bias is None else bias - mean * scale
+    shape = (-1, *[1] * (len(site.sample(node)) - 1))
+    return site.add("scale", [node], {"scale": scale.reshape(shape), "shift": shift.reshape(shape)})
+
+
+def _combine(site: Site, op: str, x: object, y: object) -> Var:
+    first, second = site.node(x), site.node(y)
+    if len(site.sample(first)) != len(site.sample(second)):
+        raise site.refuse(f"combines samples of shapes {site.sample(first)} and {site.sample(second)}")
+    return site.add(op, [first, second])
+
+
+def _sum(site: Site, x: object, y: object, factor: float) -> Var:
+    """The value of ``x + factor * y``; at least one of them depends on the input."""
+    if not isinstance(y, Var):
+        node = site.node(x)
+        return site.add("scale", [node], {"shift": site.operand(y, node) * factor})
+    if not isinstance(x, Var):
+        return site.add("scale", [y.node], {"scale": torch.tensor(factor), "shift": site.operand(x, y.node)})
+    if abs(factor) != 1:
+        y, factor = site.add("scale", [y.node], {"scale": torch.tensor(factor)}), 1.0
+    return _combine(site, "add" if factor == 1 else "sub", x, y)
+
+
+def _add(site: Site, a: Arguments) -> object:
+    return _sum(site, a["self"], a["other"], site.number(a["alpha"]))
+
+
+def _sub(site: Site, a: Arguments) -> object:
+    return _sum(site, a["self"], a["other"], -site.number(a["alpha"]))
+
+
+def _rsub(site: Site, a: Arguments) -> object:
+    return _sum(site, a["other"], a["self"], -site.number(a["alpha"]))
+
+
+def _mul(site: Site, a: Arguments) -> object:
+    x, y = a["self"], a["other"]
+    if isinstance(x, Var) and isinstance(y, Var):
+        return _combine(site, "mul", x, y)
+    node, factor = (site.node(x), y) if isinstance(x, Var) else (site.node(y), x)
+    return site.add("scale", [node], {"scale": site.operand(factor, node)})
+
+
+def _div(site: Site, a: Arguments) -> object:
+    node = site.node(a["self"])
+    return site.add("scale", [node], {"scale": site.operand(a["other"], node).double().reciprocal()})
+
+
+def _neg(site: Site, a: Arguments) -> object:
+    return site.add("scale", [site.node(a["self"])], {"scale": torch.tensor(-1.0)})
+
+
+def _pool(op: str) -> Handler:
+    def handler(site: Site, a: Arguments) -> object:
+        node, kernel, padding = site.node(a["self"], dims=3), site.pair(a["kernel_size"]), site.pair(a["padding"])
+        stride = site.pair(a["stride"]) if a["stride"] else kernel
+        dilation = site.pair(a.get("dilation", 1))
+        spans = [
+            size + 2 * p - d * (k - 1) - 1
+            for size, k, p, d in zip(site.sample(node)[1:], kernel, padding, dilation, strict=True)
+        ]
+        if a["ceil_mode"] and any(span % step for span, step in zip(spans, stride, strict=True)):
+            raise site.refuse("has windows over the edge (ceil_mode=True); only ceil_mode=False is supported")
+        if op == "max_pool":
+            return site.add(op, [node], kernel=kernel, stride=stride, padding=padding, dilation=dilation)
+        if a["divisor_override"] is not None:
+            raise site.refuse("has a divisor_override, which is not supported")
+        include = bool(a["count_include_pad"])
+        return site.add(op, [node], kernel=kernel, stride=stride, padding=padding, count_include_pad=include)
+
+    return handler
+
+
+def _adaptive_pool(op: str) -> Handler:
+    def handler(site: Site, a: Arguments) -> object:
+        node, size = site.node(a["self"], dims=3), site.pair(a["output_size"])
+        _, height, width = site.sample(node)
+        if op == "avg_pool" and size == (1, 1):
+            return site.add("mean", [node], dims=(1, 2), keepdim=True)
+        if min(size) < 1 or height % size[0] or width % size[1]:
+            raise site.refuse(f"to {size} must divide the image of {height} x {width} evenly")
+        kernel = (height // size[0], width // size[1])
+        if op == "max_pool":
+            return site.add(op, [node], kernel=kernel, stride=kernel, padding=(0, 0), dilation=(1, 1))
+        return site.add(op, [node], kernel=kernel, stride=kernel, padding=(0, 0), count_include_pad=True)
+
+    return handler
+
+
+def _first_of(handler: Handler) -> Handler:
+    """For operators with further results that the graph does not have."""
+    return lambda site, a: (handler(site, a), Missing(), Missing(), Missing())
+
+
+def _mean(site: Site, a: Arguments) -> object:
+    node = site.node(a["self"])
+    if not a["dim"]:
+        raise site.refuse("works across the samples of a batch")
+    dims = tuple(sorted(site.dim(dim, node) for dim in site.ints(a["dim"])))
+    return site.add("mean", [node], dims=dims, keepdim=bool(a["keepdim"]))
+
+
+def _softmax(op: str) -> Handler:
+    def handler(site: Site, a: Arguments) -> object:
+        node = site.node(a["self"])
+        return site.add(op, [node], dim=site.dim(a["dim"], node))
+
+    return handler
+
+
+def _view(site: Site, a: Arguments) -> object:
+    return site.reshape(site.node(a["self"]), site.ints(a["size"] if "size" in a else a["shape"]))
+
+
+def _flatten(site: Site, a: Arguments) -> object:
+    node = site.node(a["self"])
+    full = site.full(node)
+    first, last = (site.ints(a[key])[0] % len(full) for key in ("start_dim", "end_dim"))
+    return site.reshape(node, [*full[:first], math.prod(full[first : last + 1]), *full[last + 1 :]])
+
+
+def _unflatten(site: Site, a: Arguments) -> object:
+    node = site.node(a["self"])
+    full = site.full(node)
+    position = site.dim(a["dim"], node) + 1
+    return site.reshape(node, [*full[:position], *site.ints(a["sizes"]), *full[position + 1 :]])
+
+
+def _squeeze(site: Site, a: Arguments) -> object:
+    node = site.node(a["self"])
+    full = site.full(node)
+    dims = range(len(full)) if "dim" not in a else [dim % len(full) for dim in site.ints(a["dim"])]
+    if 0 in dims and site.batch == 1:
+        raise site.refuse("removes the batch dimension, which must stay the first")
+    return site.reshape(node, [size for position, size in enumerate(full) if size != 1 or position not in dims])
+
+
+def _unsqueeze(site: Site, a: Arguments) -> object:
+    node = site.node(a["self"])
+    full = site.full(node)
+    position = site.ints(a["dim"])[0] % (len(full) + 1)
+    return site.reshape(node, [*full[:position], 1, *full[position:]])
+
+
+def _permute(site: Site, a: Arguments) -> object:
+    node = site.node(a["self"])
+    order = list(range(len(site.full(node))))
+    if "dims" in a:
+        order = [dim % len(order) for dim in site.ints(a["dims"])]
+    else:
+        first, second = (site.ints(a[key])[0] for key in ("dim0", "dim1"))
+        order[first], order[second] = order[second], order[first]
+    if order[0] != 0:
+        raise site.refuse("moves the batch dimension, which must stay the first")
+    return site.add("transpose", [node], permutation=tuple(dim - 1 for dim in order[1:]))
+
+
+def _cat(site: Site, a: Arguments) -> object:
+    tensors = a["tensors"]
+    nodes = [site.node(tensor) for tensor in tensors] if isinstance(tensors, list | tuple) else []
+    return site.add("concat", nodes, dim=site.dim(a["dim"], nodes[0]))
+
+
+def _pad(site: Site, a: Arguments) -> object:
+    node, margins = site.node(a["self"]), site.ints(a["pad"])
+    if a.get("mode", "constant") != "constant" or min(margins, default=0) < 0:
+        raise site.refuse("is not a padding with a constant by a positive width")
+    if any(margins[2 * len(site.sample(node)) :]):
+        raise site.refuse("works across the samples of a batch")
+    margins = margins[: 2 * len(site.sample(node))]
+    value = 0.0 if a["value"] is None else site.number(a["value"])
+    return site.add("pad", [node], padding=tuple(margins), value=value) if any(margins) else Var(node)
+
+
+def _getitem(site: Site, a: Arguments) -> object:
+    values, index = a["a"], a["b"]
+    if not isinstance(values, tuple) or not isinstance(index, int):
+        raise site.refuse("is not the choice of one of several results")
+    return values[index]
+
+
+def _size(site: Site, a: Arguments) -> object:
+    full = site.full(site.node(a["self"]))
+    dim = site.ints(a["dim"])[0] % len(full)
+    return full[dim] if dim else Size(site.batch)
+
+
+def _arithmetic(function: Callable[[int, int], int]) -> Handler:
+    """Whole numbers computed from sizes."""
+    return lambda site, a: Size(function(*site.ints([a["a"], a["b"]])))
+
+
+_max_pool, _adaptive_avg_pool = _pool("max_pool"), _adaptive_pool("avg_pool")
+
+# By operator and overload; an operator that works in place is found under the name of the one that does not.
+OPERATORS: Mapping[str, Handler] = {
+    "aten.conv2d.default": _conv,
+    "aten.conv2d.padding": _conv,
+    "aten.convolution.default": _conv,
+    "aten.linear.default": _linear,
+    "aten.addmm.default": _addmm,
+    "aten.mm.default": _matmul,
+    "aten.matmul.default": _matmul,
+    "aten.batch_norm.default": _batch_norm,
+    "aten.native_batch_norm.default": _first_of(_batch_norm),
+    "aten.cudnn_batch_norm.default": _first_of(_batch_norm),
+    "aten._native_batch_norm_legit.default": _first_of(_batch_norm),
+    "aten._native_batch_norm_legit_no_training.default": _first_of(_batch_norm),
+    "aten.relu.default": _unary("relu"),
+    "aten.relu6.default": _clip(0.0, 6.0),
+    "aten.leaky_relu.default": _leaky_relu,
+    "aten.sigmoid.default": _unary("sigmoid"),
+    "aten.tanh.default": _unary("tanh"),
+    "aten.clamp.default": _clip("min", "max"),
+    "aten.clamp_min.default": _clip("min", math.inf),
+    "aten.clamp_max.default": _clip(-math.inf, "max"),
+    "aten.hardtanh.default": _clip("min_val", "max_val"),
+    "aten.max_pool2d.default": _max_pool,
+    "aten.max_pool2d_with_indices.default": _first_of(_max_pool),
+    "aten.avg_pool2d.default": _pool("avg_pool"),
+    "aten.adaptive_avg_pool2d.default": _adaptive_avg_pool,
+    "aten._adaptive_avg_pool2d.default": _adaptive_avg_pool,
+    "aten.adaptive_max_pool2d.default": _first_of(_adaptive_pool("max_pool")),
+    "aten.mean.dim": _mean,
+    "aten.softmax.int": _softmax("softmax"),
+    "aten._softmax.default": _softmax("softmax"),
+    "aten.log_softmax.int": _softmax("log_softmax"),
+    "aten._log_softmax.default": _softmax("log_softmax"),
+    "aten.view.default": _view,
+    "aten._unsafe_view.default": _view,
+    "aten.reshape.default": _view,
+    "aten.flatten.using_ints": _flatten,
+    "aten.unflatten.int": _unflatten,
+    "aten.squeeze.default": _squeeze,
+    "aten.squeeze.dim": _squeeze,
+    "aten.squeeze.dims": _squeeze,
+    "aten.unsqueeze.default": _unsqueeze,
+    "aten.permute.default": _permute,
+    "aten.transpose.int": _permute,
+    "aten.add.Tensor": _add,
+    "aten.add.Scalar": _add,
+    "aten.sub.Tensor": _sub,
+    "aten.sub.Scalar": _sub,
+    "aten.rsub.Tensor": _rsub,
+    "aten.rsub.Scalar": _rsub,
+    "aten.mul.Tensor": _mul,
+    "aten.mul.Scalar": _mul,
+    "aten.div.Tensor": _div,
+    "aten.div.Scalar": _div,
+    "aten.neg.default": _neg,
+    "aten.cat.default": _cat,
+    "aten.constant_pad_nd.default": _pad,
+    "aten.pad.default": _pad,
+    "aten.dropout.default": _dropout,
+    "aten.feature_dropout.default": _dropout,
+    "aten.alpha_dropout.default": _dropout,
+    "aten.native_dropout.default": _first_of(_dropout),
+    "aten.clone.default": same,
+    "aten.contiguous.default": same,
+    "aten.alias.default": same,
+    "aten.detach.default": same,
+    "aten.lift_fresh_copy.default": same,
+    "aten._to_copy.default": _cast,
+    "aten.to.dtype": _cast,
+    "aten.to.dtype_layout": _cast,
+    "aten.to.device": _cast,
+    "aten.sym_size.int": _size,
+    "_operator.getitem": _getitem,
+    "_operator.add": _arithmetic(operator.add),
+    "_operator.sub": _arithmetic(operator.sub),
+    "_operator.mul": _arithmetic(operator.mul),
+    "_operator.floordiv": _arithmetic(operator.floordiv),
+}
+
+# Further operators that may be applied to constants alone (weights computed from parameters).
+CONSTANT_ONLY = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("t.default", "numpy_T.default", "expand.default", "slice.Tensor", "select.int", "stack.default"),
+        *("sqrt.default", "rsqrt.default", "reciprocal.default", "exp.default", "abs.default", "pow.Tensor_Scalar"),
+        *("sum.default", "sum.dim_IntList", "mv.default", "dot.default", "vdot.default", "linalg_vector_norm.default"),
+        *("_weight_norm.default", "_weight_norm_interface.default"),
+    )
+)

@@ -1,0 +1,275 @@
+"""The one graph of operations that every engine works on.
+
+A graph is a tuple of nodes in execution order. Node 0 is the input, the last node the output. Shapes are
+those of one sample: the batch dimension is never part of a node and always comes first in the tensors.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from l0tre.errors import ModelError
+
+__all__ = ["OPERATIONS", "Graph", "GraphBuilder", "Node", "run", "run_node"]
+
+Attribute = int | float | bool | tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operation.
+
+    Attributes:
+        op: Key of :data:`OPERATIONS`, or ``"input"``.
+        inputs: Positions of the nodes whose outputs it reads, all smaller than its own.
+        shape: Shape of its output for one sample.
+        tensors: Constants: ``weight``, ``bias``, ``scale``, ``shift``.
+        attributes: Other settings: stride, padding, dimensions without the batch, slope.
+        name: The source's own name, for messages.
+    """
+
+    op: str
+    inputs: tuple[int, ...]
+    shape: tuple[int, ...]
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    attributes: Mapping[str, Attribute] = field(default_factory=dict)
+    name: str = ""
+
+    def ints(self, key: str) -> tuple[int, ...]:
+        """The attribute ``key`` as a tuple of integers."""
+        value = self.attributes[key]
+        return value if isinstance(value, tuple) else (int(value),)
+
+    def number(self, key: str) -> float:
+        """The attribute ``key`` as a float."""
+        value = self.attributes[key]
+        if isinstance(value, tuple):
+            raise TypeError(f"attribute {key} of {self.op} is a tuple")
+        return float(value)
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A network as a tuple of nodes in execution order; the last node gives the scores."""
+
+    nodes: tuple[Node, ...]
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one input sample."""
+        return self.nodes[0].shape
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """Shape of the output for one sample, ``(classes,)`` for a classifier."""
+        return self.nodes[-1].shape
+
+    def to(self, device: torch.device | str, dtype: torch.dtype = torch.float32) -> "Graph":
+        """The same graph with its constants on another device or in another precision."""
+        return Graph(
+            tuple(
+                replace(node, tensors={key: value.to(device, dtype) for key, value in node.tensors.items()})
+                for node in self.nodes
+            )
+        )
+
+    def last_use(self) -> tuple[int, ...]:
+        """For every node the position of the last node that reads it (its own position if none does)."""
+        last = list(range(len(self.nodes)))
+        for position, node in enumerate(self.nodes):
+            for source in node.inputs:
+                last[source] = position
+        return tuple(last)
+
+
+def _pair(node: Node, key: str) -> tuple[int, int]:
+    first, second = node.ints(key)
+    return first, second
+
+
+def _batched(dims: Sequence[int]) -> list[int]:
+    """Sample dimensions (from 0) as tensor dimensions (from 1, after the batch)."""
+    return [dim + 1 for dim in dims]
+
+
+def _conv(node: Node, x: Tensor) -> Tensor:
+    return F.conv2d(
+        x,
+        node.tensors["weight"],
+        node.tensors.get("bias"),
+        _pair(node, "stride"),
+        _pair(node, "padding"),
+        _pair(node, "dilation"),
+        int(node.number("groups")),
+    )
+
+
+def _avg_pool(node: Node, x: Tensor) -> Tensor:
+    return F.avg_pool2d(
+        x,
+        _pair(node, "kernel"),
+        _pair(node, "stride"),
+        _pair(node, "padding"),
+        count_include_pad=bool(node.attributes["count_include_pad"]),
+    )
+
+
+def _max_pool(node: Node, x: Tensor) -> Tensor:
+    return F.max_pool2d(
+        x, _pair(node, "kernel"), _pair(node, "stride"), _pair(node, "padding"), _pair(node, "dilation")
+    )
+
+
+def _transpose(node: Node, x: Tensor) -> Tensor:
+    return x.permute(0, *_batched(node.ints("permutation")))
+
+
+def _mean(node: Node, x: Tensor) -> Tensor:
+    return x.mean(_batched(node.ints("dims")), keepdim=bool(node.attributes["keepdim"]))
+
+
+def _softmax(node: Node, x: Tensor) -> Tensor:
+    return x.softmax(int(node.number("dim")) + 1)
+
+
+def _log_softmax(node: Node, x: Tensor) -> Tensor:
+    return x.log_softmax(int(node.number("dim")) + 1)
+
+
+def _scale(node: Node, x: Tensor) -> Tensor:
+    scale, shift = node.tensors.get("scale"), node.tensors.get("shift")
+    x = x if scale is None else x * scale
+    return x if shift is None else x + shift
+
+
+# What every operation computes, from its node and its inputs (batch first). Attributes:
+#   conv        weight [out, in/groups, h, w], bias; stride, padding, dilation (pairs), groups; symmetric zero padding
+#   linear      weight [out, in], bias; on the last dimension
+#   scale       x * scale + shift, each optional and broadcast against one sample's shape (batch norm, constants)
+#   add, sub, mul, concat   of several variable inputs
+#   pad         padding in F.pad's order (last dimension first), value
+OPERATIONS: Mapping[str, Callable[..., Tensor]] = {
+    "conv": _conv,
+    "linear": lambda node, x: F.linear(x, node.tensors["weight"], node.tensors.get("bias")),
+    "scale": _scale,
+    "relu": lambda _, x: x.relu(),
+    "leaky_relu": lambda node, x: F.leaky_relu(x, node.number("slope")),
+    "sigmoid": lambda _, x: x.sigmoid(),
+    "tanh": lambda _, x: x.tanh(),
+    "clip": lambda node, x: x.clamp(node.number("low"), node.number("high")),
+    "max_pool": _max_pool,
+    "avg_pool": _avg_pool,
+    "mean": _mean,
+    "reshape": lambda node, x: x.reshape(x.shape[0], *node.ints("shape")),
+    "transpose": _transpose,
+    "pad": lambda node, x: F.pad(x, node.ints("padding"), value=node.number("value")),
+    "add": lambda _, x, y: x + y,
+    "sub": lambda _, x, y: x - y,
+    "mul": lambda _, x, y: x * y,
+    "concat": lambda node, *xs: torch.cat(xs, int(node.number("dim")) + 1),
+    "softmax": _softmax,
+    "log_softmax": _log_softmax,
+}
+
+
+def run_node(node: Node, *inputs: Tensor) -> Tensor:
+    """The output of one node for a batch.
+
+    Args:
+        node: Any node but the input.
+        inputs: Outputs of ``node.inputs``, each ``[batch, *shape]``.
+
+    Returns:
+        ``[batch, *node.shape]``.
+    """
+    return OPERATIONS[node.op](node, *inputs)
+
+
+def run(graph: Graph, x: Tensor) -> Tensor:
+    """Evaluate a graph; an intermediate result is dropped as soon as nothing reads it any more.
+
+    Args:
+        graph: The network, its constants on the device and in the precision of ``x``.
+        x: ``[batch, *graph.input_shape]``.
+
+    Returns:
+        ``[batch, *graph.output_shape]``.
+    """
+    last, output = graph.last_use(), len(graph.nodes) - 1
+    values: dict[int, Tensor] = {0: x}
+    for position, node in enumerate(graph.nodes[1:], start=1):
+        values[position] = run_node(node, *(values[source] for source in node.inputs))
+        for source in {*node.inputs, position}:
+            if last[source] == position != output:
+                del values[source]
+    return values[output]
+
+
+class GraphBuilder:
+    """Collects nodes; shapes are inferred by running each node on empty (meta) batches."""
+
+    def __init__(self, input_shape: Sequence[int], name: str = "input") -> None:
+        self.nodes: list[Node] = [Node("input", (), tuple(input_shape), name=name)]
+
+    def shape(self, position: int) -> tuple[int, ...]:
+        """Shape of one sample at a node."""
+        return self.nodes[position].shape
+
+    def add(
+        self,
+        op: str,
+        inputs: Sequence[int],
+        tensors: Mapping[str, Tensor | None] | None = None,
+        name: str = "",
+        **attributes: Attribute,
+    ) -> int:
+        """Append a node.
+
+        Args:
+            op: Key of :data:`OPERATIONS`.
+            inputs: Positions of its inputs.
+            tensors: Constants by name; ``None`` values are left out.
+            name: The source's own name of the operation, for messages.
+            attributes: Settings of the operation.
+
+        Returns:
+            The position of the new node.
+
+        Raises:
+            ModelError: If the operation does not fit the shapes of its inputs.
+        """
+        constants = {k: v.detach().to(torch.float32) for k, v in (tensors or {}).items() if v is not None}
+        node = Node(op, tuple(inputs), (), constants, attributes, name)
+        blank = replace(node, tensors={k: v.to("meta") for k, v in constants.items()})
+        try:
+            # Two sizes: a broadcast that takes the batch for another dimension fits one of them at most.
+            small, large = (
+                run_node(blank, *(torch.empty(batch, *self.shape(source), device="meta") for source in inputs)).shape
+                for batch in (2, 3)
+            )
+        except (RuntimeError, ValueError, IndexError) as error:
+            shapes = ", ".join(str(self.shape(source)) for source in inputs)
+            reason = str(error).splitlines()[0]
+            raise ModelError(f"operation {name or op} does not fit inputs of shape {shapes}: {reason}") from error
+        if (small[:1], large[:1]) != ((2,), (3,)) or small[1:] != large[1:]:
+            raise ModelError(f"operation {name or op} mixes the samples of a batch, which l0tre cannot use")
+        self.nodes.append(replace(node, shape=tuple(small[1:])))
+        return len(self.nodes) - 1
+
+    def build(self, output: int) -> Graph:
+        """The graph up to node ``output``, without nodes that it does not need."""
+        needed = {output, 0}
+        for position in range(output, 0, -1):
+            if position in needed:
+                needed.update(self.nodes[position].inputs)
+        order = sorted(needed)
+        place = {old: new for new, old in enumerate(order)}
+        return Graph(
+            tuple(
+                replace(self.nodes[old], inputs=tuple(place[source] for source in self.nodes[old].inputs))
+                for old in order
+            )
+        )

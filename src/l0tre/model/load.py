@@ -1,0 +1,257 @@
+"""Load a network from whatever the user has, and check it before anything is claimed about it."""
+
+import copy
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from l0tre.errors import L0treError, ModelError
+from l0tre.model.aten import UnsupportedOperationError
+from l0tre.model.footprint import sample_bytes
+from l0tre.model.graph import Graph, run
+from l0tre.model.module_import import import_module
+from l0tre.model.network import Network, exact_float32, pick_device
+from l0tre.model.normalise import Normalisation, make_normalisation, prepend
+from l0tre.model.onnx_import import import_onnx, onnx_scores
+from l0tre.model.pt2_import import import_pt2
+from l0tre.model.reference import resolve_reference
+from l0tre.model.simplify import simplify
+
+__all__ = ["knows_its_shape", "load"]
+
+Numbers = Sequence[float] | float
+Source = str | Path | nn.Module | Callable[..., Any] | Network
+
+CHECKS = 8  # random inputs on which an imported network is compared with its source
+TOLERANCE = 1e-4  # largest difference of scores allowed there, relative to the largest score
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """A source before normalisation, device and checks."""
+
+    source: Callable[[Tensor], Tensor]
+    graph: Graph | None
+    input_shape: tuple[int, ...]
+    fingerprint: str
+    note: str = ""
+    on_device: Callable[[torch.device], Callable[[Tensor], Tensor]] | None = None
+
+
+def knows_its_shape(source: Source) -> bool:
+    """Whether a source says the shape of its input (files and bundled networks do, functions do not)."""
+    if isinstance(source, str | Path):
+        return ":" not in Path(source).name or Path(source).exists()
+    return isinstance(source, Network)
+
+
+def load(
+    source: Source,
+    *,
+    mean: Numbers | None = None,
+    std: Numbers | None = None,
+    input_shape: Sequence[int] | None = None,
+    device: str = "auto",
+) -> Network:
+    """Load a classifier.
+
+    Args:
+        source: An ``.onnx`` or ``.pt2`` file, the name of a bundled network (``sdnn``), a reference
+            ``package.module:name`` or ``file.py:name``, an ``nn.Module``, or any function from a batch (torch or numpy)
+            to scores.
+        mean: Subtracted from the input inside the model: one number, or one for each channel.
+        std: Divides the input inside the model, likewise.
+        input_shape: Shape of one input; needed for modules and functions, checked for the others.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:0``.
+
+    Returns:
+        The network. It was compared with its source on random inputs.
+
+    Raises:
+        ModelError: If it cannot be loaded, or gives other scores than its source, or scores that cannot be used.
+    """
+    if isinstance(source, Network):
+        if mean is not None or std is not None:
+            raise ModelError("this network is loaded already: give mean and std when you load it")
+        return source
+    wish = None if input_shape is None else tuple(input_shape)
+    target = pick_device(device)
+    loaded = _read(source, wish)
+    if wish is not None and wish != loaded.input_shape:
+        raise ModelError(f"{_name(source)} takes inputs of shape {loaded.input_shape}, not {wish}")
+    network = _finish(loaded, make_normalisation(mean, std, loaded.input_shape), target, _name(source))
+    if not isinstance(source, str | Path):
+        return network
+    place = str(source)
+    path = str(Path(place).resolve()) if Path(place).exists() else place
+    return replace(network, origin={"path": path, "mean": _plain(mean), "std": _plain(std)})
+
+
+def _plain(numbers: Numbers | None) -> list[float] | None:
+    return None if numbers is None else torch.as_tensor(numbers, dtype=torch.float64).reshape(-1).tolist()
+
+
+def _name(source: Source) -> str:
+    if isinstance(source, str | Path):
+        return str(source)
+    return type(source).__name__ if isinstance(source, nn.Module) else getattr(source, "__name__", repr(source))
+
+
+def _read(source: Source, shape: tuple[int, ...] | None) -> _Loaded:
+    if isinstance(source, str | Path):
+        return _read_named(str(source), shape)
+    if shape is None:
+        raise ModelError(f"{_name(source)} does not say the shape of its input: give input_shape, such as (1, 28, 28)")
+    if isinstance(source, nn.Module):
+        return _read_module(source, shape)
+    if callable(source):
+        return _Loaded(_black_box(source, shape), None, shape, "", "a function has no graph of operations")
+    raise ModelError(f"cannot load a network from {type(source).__name__}: give a file, a module or a function")
+
+
+def _read_named(name: str, shape: tuple[int, ...] | None) -> _Loaded:
+    path, suffix = Path(name), Path(name).suffix.lower()
+    if suffix in (".onnx", ".pt2"):
+        if not path.is_file():
+            raise ModelError(f"there is no file {name}: give the path of an .onnx or .pt2 file")
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        if suffix == ".onnx":
+            return _read_onnx(path, digest)
+        graph = import_pt2(path)
+        return _Loaded(lambda x: run(graph, x), graph, graph.input_shape, digest)
+    if suffix in (".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".h5", ".keras", ".tflite"):
+        raise ModelError(
+            f"{name}: {suffix} files are not read (a pickle can run code when it is opened): export the network to "
+            ".onnx (torch.onnx.export) or .pt2 (torch.export.save), or give file.py:name"
+        )
+    if ":" in name:
+        return _read(resolve_reference(name), shape)
+    from l0tre import zoo  # only here: the zoo needs an extra
+
+    if name in zoo.names():
+        return _read_module(zoo.load(name), zoo.NETWORKS[name].input_shape)
+    raise ModelError(
+        f"cannot load a network from {name!r}: give an .onnx or .pt2 file, package.module:name, file.py:name, or "
+        f"one of the bundled networks: {', '.join(zoo.names())}"
+    )
+
+
+def _read_onnx(path: Path, digest: str) -> _Loaded:
+    graph = import_onnx(path)
+    scores = onnx_scores(path)
+    return _Loaded(lambda x: torch.from_numpy(scores(x.numpy())), graph, graph.input_shape, digest)
+
+
+def _read_module(module: nn.Module, shape: tuple[int, ...]) -> _Loaded:
+    frozen = copy.deepcopy(module).cpu().eval().requires_grad_(False)
+    digest = hashlib.sha256(str(shape).encode())
+    for key, value in frozen.state_dict().items():
+        digest.update(key.encode() + value.contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    try:
+        graph, note = import_module(frozen, shape), ""
+    except UnsupportedOperationError as error:
+        graph, note = None, str(error)
+
+    def place(device: torch.device) -> Callable[[Tensor], Tensor]:
+        moved: Callable[[Tensor], Tensor] = copy.deepcopy(frozen).to(device)
+        return moved
+
+    return _Loaded(frozen, graph, shape, digest.hexdigest(), note, place)
+
+
+def _black_box(function: Callable[..., Any], shape: tuple[int, ...]) -> Callable[[Tensor], Tensor]:
+    """Wrap a function of unknown habits: it is given torch tensors if it takes them, else numpy arrays."""
+    sample = torch.zeros(2, *shape)
+
+    def with_torch(x: Tensor) -> Tensor:
+        return torch.as_tensor(function(x.cpu()), dtype=torch.float32)
+
+    def with_numpy(x: Tensor) -> Tensor:
+        return torch.as_tensor(np.asarray(function(x.cpu().numpy())), dtype=torch.float32)
+
+    reasons = []
+    for call in (with_torch, with_numpy):
+        try:
+            call(sample)
+        except Exception as error:  # the user's own code can raise anything
+            reasons.append(f"{type(error).__name__}: {error}")
+        else:
+            return call
+    raise ModelError(
+        f"the function fails on a batch of shape {tuple(sample.shape)}: "
+        f"with torch {reasons[0]}; with numpy {reasons[1]}"
+    )
+
+
+def _finish(loaded: _Loaded, normalisation: Normalisation | None, device: torch.device, name: str) -> Network:
+    source, graph = loaded.source, loaded.graph
+
+    def reference(x: Tensor) -> Tensor:
+        return source(x if normalisation is None else normalisation(x))
+
+    forward = reference
+    if graph is not None:
+        graph = simplify(graph if normalisation is None else prepend(normalisation, graph)).to(device)
+        ready = graph
+
+        def forward(x: Tensor) -> Tensor:
+            return run(ready, x)
+
+    elif loaded.on_device is not None:
+        module = loaded.on_device(device)
+
+        def forward(x: Tensor) -> Tensor:
+            return module(x if normalisation is None else normalisation(x))
+
+    else:
+        device = torch.device("cpu")  # a function of the user's chooses its own device
+    classes = _check(reference, forward, loaded.input_shape, device, name)
+    numbers = "" if normalisation is None else f"{normalisation.mean.tolist()} {normalisation.std.tolist()}"
+    fingerprint = hashlib.sha256((loaded.fingerprint + numbers).encode()).hexdigest() if loaded.fingerprint else ""
+    cost = sample_bytes(forward, loaded.input_shape, device)
+    return Network(forward, reference, loaded.input_shape, classes, device, graph, name, fingerprint, loaded.note, cost)
+
+
+@torch.inference_mode()
+def _check(
+    reference: Callable[[Tensor], Tensor],
+    forward: Callable[[Tensor], Tensor],
+    shape: tuple[int, ...],
+    device: torch.device,
+    name: str,
+) -> int:
+    """Compare a network with its source; returns the number of classes."""
+    x = torch.rand(CHECKS, *shape, generator=torch.Generator().manual_seed(0))
+    try:
+        wanted = reference(x)
+        with exact_float32(device):
+            batch, again = forward(x.to(device)).cpu(), forward(x.to(device)).cpu()
+    except L0treError:
+        raise
+    except Exception as error:  # the user's own code can raise anything
+        raise ModelError(
+            f"{name} fails on a batch of shape {tuple(x.shape)}: {type(error).__name__}: {error}"
+        ) from error
+    if wanted.ndim != 2 or len(wanted) != CHECKS or wanted.shape[1] < 2:
+        raise ModelError(
+            f"{name} gives scores of shape {tuple(wanted.shape)} for {CHECKS} inputs: expected ({CHECKS}, classes) "
+            "with two classes or more"
+        )
+    if not torch.isfinite(wanted).all():
+        raise ModelError(f"{name} gives NaN or infinite scores for random inputs in [0, 1]")
+    size = TOLERANCE * (1 + wanted.abs().max())
+    if not bool((batch - again).abs().max() <= size):
+        raise ModelError(f"{name} gives different scores for the same input: switch off dropout and other randomness")
+    singles = torch.cat([reference(row[None]) for row in x])
+    if not bool((wanted - singles).abs().max() <= size):
+        raise ModelError(f"{name} scores an input differently alone and in a batch: put it in evaluation mode")
+    if not bool((batch - wanted).abs().max() <= size):
+        gap = float((batch - wanted).abs().max())
+        raise ModelError(f"{name} was imported with other scores than its source gives (largest difference {gap:.3g})")
+    return int(wanted.shape[1])

@@ -1,0 +1,69 @@
+"""Mean and standard deviation as part of the model."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from l0tre.errors import ModelError
+from l0tre.model.graph import Graph, Node
+
+__all__ = ["Normalisation", "make_normalisation", "prepend"]
+
+
+@dataclass(frozen=True)
+class Normalisation:
+    """``(x - mean) / std``, both broadcast against one sample's shape."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Normalise a batch."""
+        return (x - self.mean.to(x.device)) / self.std.to(x.device)
+
+
+def make_normalisation(
+    mean: Sequence[float] | float | None, std: Sequence[float] | float | None, shape: tuple[int, ...]
+) -> Normalisation | None:
+    """The normalisation for inputs of one shape.
+
+    Args:
+        mean: One number, or one for each channel (for vectors: each feature); ``None`` for 0.
+        std: Likewise; ``None`` for 1.
+        shape: Shape of one input.
+
+    Returns:
+        The normalisation, or ``None`` when neither was given.
+
+    Raises:
+        ModelError: If the numbers do not fit the shape, are not finite, or ``std`` is not positive.
+    """
+    if mean is None and std is None:
+        return None
+    result = Normalisation(_spread(mean, 0.0, shape, "mean"), _spread(std, 1.0, shape, "std"))
+    if not bool((result.std > 0).all()):
+        raise ModelError(f"std {std} must be above 0 everywhere")
+    return result
+
+
+def _spread(numbers: Sequence[float] | float | None, default: float, shape: tuple[int, ...], what: str) -> Tensor:
+    values = torch.tensor([default] if numbers is None else numbers, dtype=torch.float32).reshape(-1)
+    if not torch.isfinite(values).all():
+        raise ModelError(f"{what} {numbers} holds a value that is not finite")
+    if len(values) == 1:
+        return values.reshape(())
+    if len(values) == shape[0]:
+        return values.reshape(-1, *(1,) * (len(shape) - 1))
+    if len(values) == shape[-1]:
+        return values
+    raise ModelError(f"{what} has {len(values)} numbers, inputs have shape {shape}: give one, or one for each channel")
+
+
+def prepend(normalisation: Normalisation, graph: Graph) -> Graph:
+    """The graph with the normalisation as its first operation."""
+    tensors = {"scale": 1 / normalisation.std, "shift": -normalisation.mean / normalisation.std}
+    scale = Node("scale", (0,), graph.input_shape, tensors, name="normalisation")
+    rest = [replace(node, inputs=tuple(source + 1 for source in node.inputs)) for node in graph.nodes[1:]]
+    return Graph((graph.nodes[0], scale, *rest))

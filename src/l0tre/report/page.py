@@ -1,0 +1,111 @@
+"""One page for a run folder: what was found, what it means, what it rests on."""
+
+import os
+from collections.abc import Iterator, Mapping
+from importlib.resources import files
+from pathlib import Path, PurePath
+from typing import Any
+
+from l0tre.errors import ConfigError, StoreError, require
+from l0tre.report import chart
+from l0tre.report.pictures import make_cards
+from l0tre.report.words import answer, counted, guarantees, progress, remarks
+from l0tre.results import Snapshot
+from l0tre.store import Inputs, read_inputs, read_snapshot
+
+__all__ = ["write_report"]
+
+NAME = "report.html"
+ROWS = 500  # images listed in the page; bounds.csv has them all
+
+
+def write_report(folder: Path, *, pictures: int = 100) -> Path:
+    """Write ``report.html`` into a run folder.
+
+    Args:
+        folder: The run folder; a run that is still going on is shown as last recorded.
+        pictures: At most so many images are shown beside their adversarial inputs.
+
+    Returns:
+        The page: one file that needs nothing else. It appears whole or not at all.
+
+    Raises:
+        ConfigError: If ``pictures`` is negative.
+        MissingExtraError: If jinja2 or Pillow is not installed.
+        StoreError: If the folder is not a run, is damaged, or cannot be written.
+    """
+    if pictures < 0:
+        raise ConfigError(f"pictures is {pictures}: give 0 or more")
+    jinja2 = require("jinja2", "report")
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    template = files("l0tre.report").joinpath("report.html.jinja").read_text(encoding="utf-8")
+    text = environment.from_string(template).render(_content(read_snapshot(folder), read_inputs(folder), pictures))
+    path = folder / NAME
+    temporary = path.with_name(f".{NAME}.{os.getpid()}")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be written: {error}") from error
+    return path
+
+
+def _content(snapshot: Snapshot, inputs: Inputs, pictures: int) -> dict[str, Any]:
+    """Everything that the template shows."""
+    config = snapshot.config
+    return {
+        "network": _short(config["model"]["name"]),
+        "data": _short(config.get("data", {}).get("name", "")),
+        "result": snapshot,
+        "answer": answer(snapshot),
+        "progress": progress(snapshot),
+        "remarks": remarks(snapshot),
+        "guarantees": guarantees(snapshot, inputs.domain),
+        "frame": chart,
+        "charts": (
+            (
+                "Mean bounds over time",
+                chart.bounds_over_time(snapshot),
+                f"As long as an image has no witness, its upper bound counts as {snapshot.images[0].groups + 1:,}.",
+            ),
+            (
+                "Images by upper bound",
+                chart.sorted_images(snapshot),
+                "The safe radius of each image lies between them, below the upper bound.",
+            ),
+        ),
+        "distribution": _distribution(snapshot),
+        "cards": make_cards(snapshot.images, inputs, pictures),
+        "rows": ROWS,
+        "settings": list(_flat(config)),
+        "counted": counted,
+    }
+
+
+def _short(name: str) -> str:
+    """The last part of a path; the configuration shows all of it."""
+    return PurePath(name).name or name
+
+
+def _distribution(snapshot: Snapshot) -> list[tuple[int, int, int]]:
+    """For each safe radius: images known to have it, and open images known to have at least it."""
+    radii = sorted({image.lower for image in snapshot.images})
+    return [
+        (
+            radius,
+            sum(image.lower == radius and image.converged for image in snapshot.images),
+            sum(image.lower == radius and not image.converged for image in snapshot.images),
+        )
+        for radius in radii
+    ]
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Nested settings as lines of name and value."""
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", str(value)

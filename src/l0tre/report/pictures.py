@@ -1,0 +1,154 @@
+"""Originals beside their adversarial inputs: as pictures where the shape allows it, as lists of changes otherwise."""
+
+import base64
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from l0tre.domain import Domain, channel_axis
+from l0tre.errors import require
+from l0tre.results import ImageBounds, Witness
+from l0tre.store import Inputs
+
+__all__ = ["Card", "Change", "Picture", "make_cards"]
+
+# Bytes of PNG data in a page. A hundred pictures of 32x32 colours take half a million; a few of 224x224 take as much.
+PICTURE_BYTES = 4_000_000
+CHANGES = 40  # changes listed for an input that is no picture
+NAMED_PIXELS = 20  # changed pixels named in an alternative text
+
+
+@dataclass(frozen=True)
+class Change:
+    """One changed value: its position (several numbers for inputs with several axes), before and after."""
+
+    position: str
+    before: float
+    after: float
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An original and its adversarial input as pictures.
+
+    Attributes:
+        width: Pixels in a row.
+        height: Rows.
+        original: PNG as a data URI, at native resolution.
+        adversarial: The same for the changed input.
+        pixels: Changed pixels as (row, column), counted from 0.
+        named: The changed pixels in words.
+    """
+
+    width: int
+    height: int
+    original: str
+    adversarial: str
+    pixels: tuple[tuple[int, int], ...]
+    named: str
+
+
+@dataclass(frozen=True)
+class Card:
+    """An image whose decision can be changed: its bounds, and a picture or a list of changes.
+
+    Attributes:
+        bounds: The image's bounds.
+        witness: The adversarial input.
+        picture: For images.
+        changes: The changed values for everything else, the first :data:`CHANGES` of them.
+        more: Number of further changed values.
+    """
+
+    bounds: ImageBounds
+    witness: Witness
+    picture: Picture | None
+    changes: tuple[Change, ...]
+    more: int
+
+
+def make_cards(images: Sequence[ImageBounds], inputs: Inputs, limit: int) -> tuple[Card, ...]:
+    """The images that are easiest to change, with their adversarial inputs.
+
+    Args:
+        images: Bounds of all images.
+        inputs: The inputs of the run.
+        limit: At most so many; fewer if their pictures would make the page too large.
+
+    Returns:
+        Cards for images with a witness, by upper bound, smallest first.
+    """
+    places = {index: row for row, index in enumerate(inputs.indices)}
+    cards: list[Card] = []
+    size = 0
+    for bounds in sorted(images, key=lambda image: (image.upper, image.lower, image.index)):
+        if bounds.witness is None:
+            continue
+        if len(cards) >= limit or size > PICTURE_BYTES:
+            break
+        card = _card(bounds, bounds.witness, inputs.images[places[bounds.index]], inputs.domain)
+        cards.append(card)
+        if card.picture is not None:
+            size += len(card.picture.original) + len(card.picture.adversarial)
+    return tuple(cards)
+
+
+def _card(bounds: ImageBounds, witness: Witness, original: Tensor, domain: Domain) -> Card:
+    pixels = _pixels(original, domain)
+    if pixels is None:
+        listed = witness.positions.tolist()[:CHANGES]
+        before, after = original.flatten(), witness.apply(original).flatten()
+        changes = tuple(Change(_position(p, domain.shape), float(before[p]), float(after[p])) for p in listed)
+        return Card(bounds, witness, None, changes, len(witness.positions) - len(listed))
+    changed = _pixels(witness.apply(original), domain)
+    assert changed is not None  # it has the same shape
+    height, width = pixels.shape[:2]
+    touched = torch.zeros(math.prod(domain.shape), dtype=torch.bool)
+    touched[witness.positions] = True
+    spots = tuple((row, column) for row, column in _plane(touched.reshape(domain.shape)).any(2).nonzero().tolist())
+    named = ", ".join(f"({row}, {column})" for row, column in spots[:NAMED_PIXELS])
+    if len(spots) > NAMED_PIXELS:
+        named += f" and {len(spots) - NAMED_PIXELS} more"
+    return Card(bounds, witness, Picture(width, height, _png(pixels), _png(changed), spots, named), (), 0)
+
+
+def _position(position: int, shape: tuple[int, ...]) -> str:
+    """A position of the flattened input in words: ``7``, or ``(0, 3, 2)`` for inputs with several axes."""
+    if len(shape) == 1:
+        return str(position)
+    axes = torch.unravel_index(torch.tensor(position), shape)
+    return f"({', '.join(str(int(axis)) for axis in axes)})"
+
+
+def _plane(values: Tensor) -> Tensor:
+    """An image of shape (C, H, W), (H, W, C) or (H, W) as ``[H, W, channels]``."""
+    axis = channel_axis(tuple(values.shape))
+    if values.ndim == 2:
+        return values[:, :, None]
+    return values.movedim(0, 2) if axis == 0 else values
+
+
+def _pixels(image: Tensor, domain: Domain) -> Tensor | None:
+    """The image as uint8 ``[H, W, channels]`` with 1 or 3 channels; ``None`` if it is no picture."""
+    if image.ndim not in (2, 3):
+        return None
+    plane = _plane(image)
+    if plane.shape[2] not in (1, 3):
+        return None
+    # One scale for all positions: a range for each pixel would otherwise be stretched into a picture of its own.
+    low, high = float(domain.low.min()), float(domain.high.max())
+    shades = (plane.double() - low) / (high - low) * 255
+    return shades.round().clamp(0, 255).to(torch.uint8)
+
+
+def _png(pixels: Tensor) -> str:
+    """uint8 ``[H, W, 1 or 3]`` as a PNG in a data URI."""
+    image = require("PIL.Image", "report")
+    array = pixels.contiguous().numpy()
+    file = io.BytesIO()
+    image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array).save(file, "PNG", optimize=True)
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode('ascii')}"

@@ -1,0 +1,267 @@
+"""What an evaluation gives: witnesses, bounds for each image, snapshots of a whole set.
+
+All bounds count groups (pixels, features, or the user's own groups; ``Snapshot.unit`` says which).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+__all__ = ["Excluded", "Guarantee", "HistoryPoint", "ImageBounds", "Snapshot", "Witness"]
+
+Guarantee = Literal["certified", "grid", "lipschitz", "sampled"]
+
+
+@dataclass(frozen=True)
+class Witness:
+    """An input with another decision, stored as the values that differ from the original.
+
+    Attributes:
+        positions: int64 ``[changed values]``, positions in the flattened input.
+        values: float32 ``[changed values]``, the new values.
+        groups: Numbers of the changed groups (see ``Domain.ids``).
+        label: The decision for the changed input.
+        margin: Score of the original label minus the best other score; below zero. As replayed.
+        level: The level ``t`` of the search that found it.
+    """
+
+    positions: Tensor
+    values: Tensor
+    groups: tuple[int, ...]
+    label: int
+    margin: float
+    level: int
+
+    @property
+    def distance(self) -> int:
+        """Number of groups that differ from the original."""
+        return len(self.groups)
+
+    def apply(self, image: Tensor) -> Tensor:
+        """The adversarial input, from the original one of any shape."""
+        changed = image.flatten().clone()
+        changed[self.positions.to(image.device)] = self.values.to(image.device)
+        return changed.reshape(image.shape)
+
+
+@dataclass(frozen=True)
+class ImageBounds:
+    """The bounds of one input.
+
+    Attributes:
+        index: Position in the user's data.
+        label: Its label, which is also the network's decision.
+        groups: Number of groups that may change.
+        lower: Every change of at most this many groups keeps the decision, in the sense of ``guarantee``.
+        upper: Changing this many groups changes the decision, as the witness shows. Without a witness it is
+            ``groups + 1``, the distance of an input whose decision nothing changes.
+        guarantee: What the lower bound holds for.
+        witness: The input behind ``upper``.
+        level: Largest ``t`` whose search is complete.
+        blocked: The level at which a tie (or a difference too small to trust) was met, 0 for none: the lower bound
+            stays below it.
+        seconds: Time spent on it.
+        queries: Forward passes spent on it.
+    """
+
+    index: int
+    label: int
+    groups: int
+    lower: int
+    upper: int
+    guarantee: Guarantee
+    witness: Witness | None = None
+    level: int = 0
+    blocked: int = 0
+    seconds: float = 0.0
+    queries: int = 0
+
+    @property
+    def converged(self) -> bool:
+        """Whether the safe radius is known: it is ``lower``, and the distance is ``upper``."""
+        return self.upper == self.lower + 1
+
+    @property
+    def estimate(self) -> float:
+        """The paper's ``U_c``: centre of ``[lower, upper]``."""
+        return (self.lower + self.upper) / 2
+
+    @property
+    def uncertainty(self) -> float:
+        """The paper's ``U_r``: half the width of ``[lower, upper]``."""
+        return (self.upper - self.lower) / 2
+
+    def to_dict(self) -> dict[str, Any]:
+        """The image's entry in the exported JSON."""
+        return {
+            "index": self.index,
+            "label": self.label,
+            "lower": self.lower,
+            "upper": self.upper,
+            "converged": self.converged,
+            "guarantee": self.guarantee,
+            "seconds": round(self.seconds, 6),
+            "queries": self.queries,
+            "level": self.level,
+            "blocked": self.blocked,
+            "witness": None
+            if self.witness is None
+            else {
+                "groups": list(self.witness.groups),
+                "positions": self.witness.positions.tolist(),
+                "values": self.witness.values.tolist(),
+                "label": self.witness.label,
+                "margin": self.witness.margin,
+                "level": self.witness.level,
+            },
+        }
+
+
+@dataclass(frozen=True)
+class Excluded:
+    """An input that has no radius because the network decides it wrongly (or by a tie) unchanged."""
+
+    index: int
+    label: int
+    predicted: int
+
+    @property
+    def reason(self) -> str:
+        """Why it is left out, in words."""
+        if self.predicted == self.label:
+            return f"tie between class {self.label} and another class"
+        return f"classified as {self.predicted}, labelled {self.label}"
+
+
+@dataclass(frozen=True)
+class HistoryPoint:
+    """Global bounds at one moment: seconds of work so far, level ``t``, mean lower and upper bound."""
+
+    seconds: float
+    t: int
+    lower: float
+    upper: float
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The state of an evaluation at one moment; the last one is the result.
+
+    Attributes:
+        images: Bounds of every evaluated input.
+        excluded: Inputs left out of the means.
+        seconds: Work so far.
+        t: The level at work.
+        unit: What a group is called.
+        finished: Whether the search is complete up to ``max_t``.
+        level_share: How much of level ``t`` is done, from 0 to 1.
+        history: Global bounds whenever they changed.
+        config: How the evaluation was set up.
+    """
+
+    images: tuple[ImageBounds, ...]
+    excluded: tuple[Excluded, ...]
+    seconds: float
+    t: int
+    unit: str
+    finished: bool = False
+    level_share: float = 0.0
+    history: tuple[HistoryPoint, ...] = ()
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def lower(self) -> float:
+        """Mean lower bound, in groups."""
+        return sum(image.lower for image in self.images) / len(self.images)
+
+    @property
+    def upper(self) -> float:
+        """Mean upper bound, in groups."""
+        return sum(image.upper for image in self.images) / len(self.images)
+
+    @property
+    def estimate(self) -> float:
+        """The paper's ``U_c`` of the global bounds."""
+        return (self.lower + self.upper) / 2
+
+    @property
+    def uncertainty(self) -> float:
+        """The paper's ``U_r`` of the global bounds."""
+        return (self.upper - self.lower) / 2
+
+    @property
+    def converged(self) -> int:
+        """Number of inputs whose safe radius is known."""
+        return sum(image.converged for image in self.images)
+
+    @property
+    def queries(self) -> int:
+        """Forward passes so far."""
+        return sum(image.queries for image in self.images)
+
+    @property
+    def without_witness(self) -> int:
+        """Number of inputs whose upper bound is still the trivial one."""
+        return sum(image.witness is None for image in self.images)
+
+    def __getitem__(self, index: int) -> ImageBounds:
+        """Bounds of the input at one position of the user's data."""
+        for image in self.images:
+            if image.index == index:
+                return image
+        for left_out in self.excluded:
+            if left_out.index == index:
+                raise KeyError(f"image {index} was left out: {left_out.reason}")
+        raise KeyError(f"image {index} is not part of this evaluation")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The exported JSON: global bounds, images, configuration, history."""
+        return {
+            "global": {
+                "lower": self.lower,
+                "upper": self.upper,
+                "estimate": self.estimate,
+                "uncertainty": self.uncertainty,
+                "images": len(self.images),
+                "converged": self.converged,
+                "excluded": len(self.excluded),
+                "without_witness": self.without_witness,
+                "unit": self.unit,
+                "finished": self.finished,
+                "seconds": round(self.seconds, 6),
+                "queries": self.queries,
+            },
+            "images": [image.to_dict() for image in self.images],
+            "excluded": [
+                {"index": e.index, "label": e.label, "predicted": e.predicted, "reason": e.reason}
+                for e in self.excluded
+            ],
+            "config": dict(self.config),
+            "history": [
+                {"seconds": round(p.seconds, 6), "t": p.t, "lower": p.lower, "upper": p.upper} for p in self.history
+            ],
+        }
+
+
+def make_witness(
+    image: Tensor, changed: Tensor, groups: tuple[int, ...], label: int, margin: float, level: int
+) -> Witness:
+    """Store an adversarial input as its differences.
+
+    Args:
+        image: The original, any shape.
+        changed: The adversarial input, same shape.
+        groups: Numbers of the groups that differ.
+        label: The new decision.
+        margin: The original label's margin there, as replayed.
+        level: The level that found it.
+
+    Returns:
+        The witness, on the CPU.
+    """
+    before, after = image.flatten().cpu(), changed.flatten().cpu()
+    positions = (before != after).nonzero()[:, 0]
+    return Witness(positions, after[positions].to(torch.float32), groups, label, margin, level)

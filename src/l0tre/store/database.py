@@ -1,0 +1,190 @@
+"""The tables of a run and the translation between rows and results."""
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from l0tre.errors import StoreError
+from l0tre.exhaustive.partial import Partial
+from l0tre.exhaustive.ranking import Ranking
+from l0tre.results import Excluded, HistoryPoint, ImageBounds, Witness
+
+__all__ = ["DATABASE", "FORMAT", "connect", "guarded", "read_bounds", "read_excluded", "read_history", "read_partials"]
+
+DATABASE = "run.db"
+FORMAT = 1
+SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE images (
+    place INTEGER PRIMARY KEY, "index" INTEGER NOT NULL, label INTEGER NOT NULL, groups INTEGER NOT NULL,
+    lower INTEGER NOT NULL, upper INTEGER NOT NULL, guarantee TEXT NOT NULL, level INTEGER NOT NULL,
+    blocked INTEGER NOT NULL, seconds REAL NOT NULL, queries INTEGER NOT NULL
+);
+CREATE TABLE excluded ("index" INTEGER PRIMARY KEY, label INTEGER NOT NULL, predicted INTEGER NOT NULL);
+CREATE TABLE bounds (
+    id INTEGER PRIMARY KEY, place INTEGER NOT NULL, at TEXT NOT NULL, seconds REAL NOT NULL, t INTEGER NOT NULL,
+    lower INTEGER NOT NULL, upper INTEGER NOT NULL
+);
+CREATE TABLE history (
+    id INTEGER PRIMARY KEY, at TEXT NOT NULL, seconds REAL NOT NULL, t INTEGER NOT NULL, lower REAL NOT NULL,
+    upper REAL NOT NULL
+);
+CREATE TABLE witnesses (
+    id INTEGER PRIMARY KEY, place INTEGER NOT NULL, at TEXT NOT NULL, distance INTEGER NOT NULL,
+    label INTEGER NOT NULL, margin REAL NOT NULL, level INTEGER NOT NULL, groups TEXT NOT NULL,
+    changes TEXT NOT NULL
+);
+CREATE TABLE partials (
+    place INTEGER PRIMARY KEY, t INTEGER NOT NULL, position INTEGER NOT NULL, safe INTEGER NOT NULL,
+    rankings BLOB NOT NULL
+);
+CREATE INDEX witnesses_of_image ON witnesses (place, id);
+"""
+
+
+@contextmanager
+def guarded(path: Path) -> Iterator[None]:
+    """Turn what SQLite raises about a damaged or foreign file into one line for the user."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise StoreError(
+            f"{path} cannot be used as a run database ({error}): restore it from a copy, or start again with another "
+            "--out folder"
+        ) from error
+
+
+def connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
+    """Open a run's database.
+
+    Args:
+        path: The database file.
+        create: Make the tables first.
+
+    Returns:
+        The connection. A commit survives ``kill -9``; readers are not blocked.
+
+    Raises:
+        StoreError: If it is missing, damaged, or of another format.
+    """
+    if not create and not path.is_file():
+        raise StoreError(f"{path.parent} is not a run folder: it has no {path.name}; start one with --out")
+    with guarded(path):
+        connection = sqlite3.connect(path, isolation_level=None)
+        connection.row_factory = sqlite3.Row
+        connection.execute("PRAGMA synchronous = NORMAL")
+        if create:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.executescript(SCHEMA)
+            return connection
+        row = connection.execute("SELECT value FROM meta WHERE key = 'format'").fetchone()
+        check = connection.execute("PRAGMA quick_check").fetchone()[0]
+    if check != "ok":
+        raise StoreError(
+            f"{path} is damaged ({check}): restore it from a copy, or start again with another --out folder"
+        )
+    if row is None:
+        raise StoreError(f"{path} was left before its first step: remove the folder and start again")
+    if json.loads(row["value"]) != FORMAT:
+        raise StoreError(
+            f"{path} has format {row['value']}, this version reads {FORMAT}: use the version that wrote it"
+        )
+    return connection
+
+
+def read_bounds(connection: sqlite3.Connection) -> list[ImageBounds]:
+    """Bounds of every image with the best witness of each."""
+    query = "SELECT * FROM witnesses WHERE id IN (SELECT max(id) FROM witnesses GROUP BY place)"
+    witnesses = {row["place"]: _witness(row) for row in connection.execute(query)}
+    return [
+        ImageBounds(
+            row["index"],
+            row["label"],
+            row["groups"],
+            row["lower"],
+            row["upper"],
+            row["guarantee"],
+            witnesses.get(row["place"]),
+            row["level"],
+            row["blocked"],
+            row["seconds"],
+            row["queries"],
+        )
+        for row in connection.execute("SELECT * FROM images ORDER BY place")
+    ]
+
+
+def read_excluded(connection: sqlite3.Connection) -> tuple[Excluded, ...]:
+    """The images that were left out."""
+    rows = connection.execute('SELECT * FROM excluded ORDER BY "index"')
+    return tuple(Excluded(row["index"], row["label"], row["predicted"]) for row in rows)
+
+
+def read_history(connection: sqlite3.Connection) -> list[HistoryPoint]:
+    """Global bounds over time."""
+    rows = connection.execute("SELECT * FROM history ORDER BY id")
+    return [HistoryPoint(row["seconds"], row["t"], row["lower"], row["upper"]) for row in rows]
+
+
+def read_partials(connection: sqlite3.Connection) -> dict[int, Partial]:
+    """Positions inside a level, by place of the image."""
+    return {row["place"]: _partial(row) for row in connection.execute("SELECT * FROM partials")}
+
+
+def witness_columns(witness: Witness) -> dict[str, Any]:
+    """A witness as a row: its changed values as pairs of position and value."""
+    pairs = list(zip(witness.positions.tolist(), witness.values.tolist(), strict=True))
+    return {
+        "distance": witness.distance,
+        "label": witness.label,
+        "margin": witness.margin,
+        "level": witness.level,
+        "groups": json.dumps(witness.groups),
+        "changes": json.dumps(pairs),
+    }
+
+
+def _witness(row: sqlite3.Row) -> Witness:
+    pairs = json.loads(row["changes"])
+    return Witness(
+        torch.tensor([position for position, _ in pairs], dtype=torch.int64),
+        torch.tensor([value for _, value in pairs], dtype=torch.float32),
+        tuple(json.loads(row["groups"])),
+        row["label"],
+        row["margin"],
+        row["level"],
+    )
+
+
+def ranking_bytes(partial: Partial) -> bytes:
+    """Both rankings of a single image as int64 numbers (float64 values by their bits), ``[2, 3, kept]``."""
+    arrays = [
+        np.stack(
+            [
+                ranking.values[0].cpu().double().numpy().view(np.int64),
+                ranking.sets[0].cpu().numpy(),
+                ranking.points[0].cpu().numpy(),
+            ]
+        )
+        for ranking in (partial.by_score, partial.by_margin)
+    ]
+    return np.stack(arrays).astype("<i8").tobytes()
+
+
+def _partial(row: sqlite3.Row) -> Partial:
+    numbers = np.frombuffer(row["rankings"], dtype="<i8").astype(np.int64).reshape(2, 3, 1, -1)
+    rankings = [
+        Ranking(
+            torch.from_numpy(values.view(np.float64).astype(np.float32)),
+            torch.from_numpy(sets.copy()),
+            torch.from_numpy(points.copy()),
+        )
+        for values, sets, points in numbers
+    ]
+    return Partial(row["t"], row["position"], torch.tensor([bool(row["safe"])]), *rankings)

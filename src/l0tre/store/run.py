@@ -1,0 +1,277 @@
+"""Create, record, read and resume a run folder."""
+
+import json
+import secrets
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from l0tre.domain import Domain
+from l0tre.errors import StoreError
+from l0tre.problem import Problem
+from l0tre.results import HistoryPoint, ImageBounds, Snapshot
+from l0tre.state import State
+from l0tre.store.database import (
+    DATABASE,
+    FORMAT,
+    connect,
+    guarded,
+    ranking_bytes,
+    read_bounds,
+    read_excluded,
+    read_history,
+    read_partials,
+    witness_columns,
+)
+
+__all__ = ["Inputs", "Run", "create_run", "open_run", "read_config", "read_inputs", "read_snapshot"]
+
+INPUTS = "inputs.npz"
+DOMAIN_ARRAYS = ("members", "sizes", "ids", "low", "high")
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The inputs of a run: all images (excluded ones too), labels if there were any, indices, domain."""
+
+    images: Tensor
+    labels: Tensor | None
+    indices: tuple[int, ...]
+    domain: Domain
+
+
+class Run:
+    """A run folder open for writing; :meth:`record` is the recorder of ``l0tre.loop.drive``.
+
+    One process writes at a time: opening a run takes it over, and a former owner is stopped at its next step.
+    """
+
+    def __init__(self, folder: Path, connection: sqlite3.Connection) -> None:
+        self.folder = folder
+        self.connection = connection
+        self.owner = secrets.token_hex(8)
+        self.written: dict[int, ImageBounds] = {}
+        with self._transaction():
+            self._set("owner", self.owner)
+
+    def load_state(self) -> State:
+        """The recorded state, ready to be driven on."""
+        with guarded(self.folder / DATABASE):
+            bounds = read_bounds(self.connection)
+            self.written = dict(enumerate(bounds))
+            return State(
+                bounds,
+                read_partials(self.connection),
+                _get(self.connection, "seconds", 0.0),
+                read_history(self.connection),
+                _get(self.connection, "finished", False),
+            )
+
+    def record(self, state: State, images: Sequence[int], point: HistoryPoint | None) -> None:
+        """Store a step in one transaction; see ``l0tre.state.Recorder``."""
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        with self._transaction():
+            taken = "UPDATE meta SET value = value WHERE key = 'owner' AND value = ?"
+            if self.connection.execute(taken, (json.dumps(self.owner),)).rowcount != 1:
+                raise StoreError(f"another process has taken over {self.folder}: this one stops, nothing is lost")
+            for place in images:
+                self._write_image(place, state, now)
+            if point is not None:
+                values = (now, point.seconds, point.t, point.lower, point.upper)
+                self.connection.execute(
+                    "INSERT INTO history (at, seconds, t, lower, upper) VALUES (?, ?, ?, ?, ?)", values
+                )
+            self._set("seconds", state.seconds)
+            self._set("finished", state.finished)
+        self.written.update({place: state.bounds[place] for place in images})
+
+    def close(self) -> None:
+        """Close the database."""
+        self.connection.close()
+
+    def _transaction(self) -> "_Transaction":
+        return _Transaction(self.connection, self.folder / DATABASE)
+
+    def _set(self, key: str, value: Any) -> None:
+        self.connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value)))
+
+    def _write_image(self, place: int, state: State, now: str) -> None:
+        bounds, before = state.bounds[place], self.written.get(place)
+        self.connection.execute(
+            "INSERT OR REPLACE INTO images VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                place,
+                bounds.index,
+                bounds.label,
+                bounds.groups,
+                bounds.lower,
+                bounds.upper,
+                bounds.guarantee,
+                bounds.level,
+                bounds.blocked,
+                bounds.seconds,
+                bounds.queries,
+            ),
+        )
+        if before is None or (before.lower, before.upper) != (bounds.lower, bounds.upper):
+            self.connection.execute(
+                "INSERT INTO bounds (place, at, seconds, t, lower, upper) VALUES (?, ?, ?, ?, ?, ?)",
+                (place, now, state.seconds, bounds.level, bounds.lower, bounds.upper),
+            )
+        if bounds.witness is not None and (before is None or before.witness is not bounds.witness):
+            columns = {"place": place, "at": now, **witness_columns(bounds.witness)}
+            names, marks = ", ".join(columns), ", ".join("?" * len(columns))
+            self.connection.execute(f"INSERT INTO witnesses ({names}) VALUES ({marks})", tuple(columns.values()))
+        partial = state.partials.get(place)
+        if partial is None:
+            self.connection.execute("DELETE FROM partials WHERE place = ?", (place,))
+        else:
+            self.connection.execute(
+                "INSERT OR REPLACE INTO partials VALUES (?, ?, ?, ?, ?)",
+                (place, partial.t, partial.position, int(partial.safe[0]), ranking_bytes(partial)),
+            )
+
+
+class _Transaction:
+    """All or nothing, also when an exception or a kill comes in between."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self.connection = connection
+        self.guard = guarded(path)
+
+    def __enter__(self) -> None:
+        self.guard.__enter__()
+        self.connection.execute("BEGIN IMMEDIATE")
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
+        if self.connection.in_transaction:
+            self.connection.execute("COMMIT" if kind is None else "ROLLBACK")
+        return bool(self.guard.__exit__(kind, error, trace))
+
+
+def create_run(
+    folder: Path, problem: Problem, state: State, *, images: Tensor, labels: Tensor | None, indices: Sequence[int]
+) -> Run:
+    """Start a run folder.
+
+    Args:
+        folder: A new or empty folder.
+        problem: What is evaluated.
+        state: The state to begin with.
+        images: All inputs, excluded ones too, ``[images, *shape]``.
+        labels: Their labels, if any.
+        indices: Their positions in the user's data.
+
+    Returns:
+        The run, open for writing.
+
+    Raises:
+        StoreError: If the folder holds a run or other files, or cannot be written.
+    """
+    if (folder / DATABASE).exists():
+        raise StoreError(
+            f"{folder} holds a run already: continue it with 'l0tre evaluate {folder} --resume', or give another --out"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise StoreError(f"{folder} is not empty: give a new or empty folder to --out")
+        domain = problem.domain.to(torch.device("cpu"))
+        np.savez_compressed(
+            folder / INPUTS,
+            images=images.cpu().numpy(),
+            labels=np.empty(0, np.int64) if labels is None else labels.cpu().numpy(),
+            indices=np.asarray(indices, np.int64),
+            unit=np.asarray(domain.unit),
+            **{name: getattr(domain, name).numpy() for name in DOMAIN_ARRAYS},
+        )
+    except OSError as error:
+        raise StoreError(f"{folder} cannot be written: {error}") from error
+    run = Run(folder, connect(folder / DATABASE, create=True))
+    with run._transaction():
+        for left_out in problem.excluded:
+            values = (left_out.index, left_out.label, left_out.predicted)
+            run.connection.execute("INSERT INTO excluded VALUES (?, ?, ?)", values)
+        run._set("config", dict(problem.config))
+        run._set("created", datetime.now(UTC).isoformat(timespec="seconds"))
+        run._set("format", FORMAT)
+    run.record(state, range(len(state.bounds)), None)
+    return run
+
+
+def open_run(folder: Path) -> Run:
+    """Open a run folder for writing, taking it over from any other process.
+
+    Raises:
+        StoreError: If it is not a run folder, or damaged.
+    """
+    return Run(folder, connect(folder / DATABASE))
+
+
+def read_inputs(folder: Path) -> Inputs:
+    """The inputs of a run.
+
+    Raises:
+        StoreError: If the file is missing or damaged.
+    """
+    try:
+        with np.load(folder / INPUTS, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        images = torch.from_numpy(arrays["images"])
+        tensors = {name: torch.from_numpy(arrays[name]) for name in DOMAIN_ARRAYS}
+        labels = torch.from_numpy(arrays["labels"]) if len(arrays["labels"]) else None
+        domain = Domain(shape=tuple(images.shape[1:]), unit=str(arrays["unit"]), **tensors)
+        return Inputs(images, labels, tuple(arrays["indices"].tolist()), domain)
+    except (OSError, ValueError, KeyError, EOFError, TypeError) as error:
+        raise StoreError(f"{folder / INPUTS} is missing or damaged ({error}): restore it from a copy") from error
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The configuration a run was started with."""
+    connection = connect(folder / DATABASE)
+    try:
+        with guarded(folder / DATABASE):
+            return dict(_get(connection, "config", {}))
+    finally:
+        connection.close()
+
+
+def read_snapshot(folder: Path) -> Snapshot:
+    """The bounds of a run as last recorded; works while another process goes on with it.
+
+    Raises:
+        StoreError: If it is not a run folder, or damaged.
+    """
+    connection = connect(folder / DATABASE)
+    try:
+        with guarded(folder / DATABASE):
+            history = read_history(connection)
+            config = _get(connection, "config", {})
+            bounds = read_bounds(connection)
+            if not bounds:
+                raise StoreError(f"{folder} was left before its first step: remove the folder and start again")
+            return Snapshot(
+                tuple(bounds),
+                read_excluded(connection),
+                _get(connection, "seconds", 0.0),
+                history[-1].t if history else 0,
+                config["domain"]["unit"],
+                _get(connection, "finished", False),
+                1.0 if _get(connection, "finished", False) else 0.0,
+                tuple(history),
+                config,
+            )
+    finally:
+        connection.close()
+
+
+def _get(connection: sqlite3.Connection, key: str, default: Any) -> Any:
+    row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+    return default if row is None else json.loads(row["value"])
