@@ -13,12 +13,13 @@ __all__ = ["BOTTOM", "HEIGHT", "LEFT", "RIGHT", "TOP", "WIDTH", "Chart", "bounds
 
 # The view box, and the plotting area inside it, in SVG units. Small, so that the labels stay readable on a phone.
 WIDTH, HEIGHT = 420, 264
-LEFT, RIGHT, TOP, BOTTOM = 52.0, 410.0, 14.0, 216.0
+LEFT, RIGHT, TOP, BOTTOM = 56.0, 410.0, 14.0, 216.0
 
 # Above this many groups a linear axis would hide the small bounds that matter.
 LINEAR_TOP = 30
 # Steps closer than this cannot be told apart; it also limits the size of a chart with thousands of points.
 RESOLUTION = 0.5
+SHORTEST = 0.001  # seconds; the axis of a run that took no time
 MARK_GAP = 36.0  # room for one "t = 12"
 
 Point = tuple[float, float]
@@ -67,7 +68,8 @@ def bounds_over_time(snapshot: Snapshot) -> Chart:
     points = [(p.seconds, p.lower, p.upper) for p in snapshot.history]
     points.append((snapshot.seconds, snapshot.lower, snapshot.upper))
     end = max(seconds for seconds, _, _ in points)
-    x = _linear(end or 1.0, LEFT, RIGHT)
+    span = max(end, SHORTEST)
+    x = _linear(span, LEFT, RIGHT)
     y, y_ticks, logarithmic = _vertical(max(upper for _, _, upper in points))
     marks: list[Tick] = []
     level = snapshot.history[0].t if snapshot.history else 0
@@ -79,7 +81,7 @@ def bounds_over_time(snapshot: Snapshot) -> Chart:
     return Chart(
         _steps([(x(seconds), y(lower)) for seconds, lower, _ in points], x(end)),
         _steps([(x(seconds), y(upper)) for seconds, _, upper in points], x(end)),
-        tuple((x(value), label) for value, label in _ticks(end or 1.0)),
+        _placed(x, _ticks(span)),
         y_ticks,
         tuple(marks),
         "seconds of work",
@@ -116,7 +118,7 @@ def sorted_images(snapshot: Snapshot) -> Chart:
     return Chart(
         _steps([(x(place), y(image.lower)) for place, image in enumerate(images)], x(count)),
         _steps([(x(place), upper(image)) for place, image in enumerate(images)], x(count)),
-        tuple((x(value), label) for value, label in _ticks(count, whole=True)),
+        _placed(x, _ticks(count, whole=True)),
         y_ticks,
         (),
         "images, sorted by upper bound",
@@ -129,7 +131,7 @@ def sorted_images(snapshot: Snapshot) -> Chart:
 
 
 def _y_title(what: str, logarithmic: bool) -> str:
-    return f"{what} (logarithmic scale)" if logarithmic else what
+    return f"{what} (log scale)" if logarithmic else what
 
 
 def _linear(end: float, start_at: float, end_at: float) -> Callable[[float], float]:
@@ -159,7 +161,7 @@ def _vertical(top: float, *, room: bool = False) -> tuple[Callable[[float], floa
     else:
         values = _ticks(top, beyond=True)
         place = _linear(values[-1][0], BOTTOM, highest)
-    return place, tuple((place(value), label) for value, label in values), logarithmic
+    return place, _placed(place, values), logarithmic
 
 
 def _ticks(end: float, *, whole: bool = False, beyond: bool = False) -> list[Tick]:
@@ -179,6 +181,10 @@ def _ticks(end: float, *, whole: bool = False, beyond: bool = False) -> list[Tic
         step = max(1.0, step)
     count = math.ceil(end / step - 1e-9) if beyond else math.floor(end / step + 1e-9)
     return [(number * step, f"{number * step:,.6g}") for number in range(count + 1)]
+
+
+def _placed(place: Callable[[float], float], ticks: Sequence[Tick]) -> tuple[Tick, ...]:
+    return tuple((round(place(value), 1), label) for value, label in ticks)
 
 
 def _steps(points: Sequence[Point], end: float) -> tuple[Point, ...]:

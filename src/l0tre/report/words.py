@@ -45,7 +45,7 @@ def answer(snapshot: Snapshot) -> str:
         return (
             f"On average at least {least:.3f} {unit}s must change {before} ({scope}). "
             f"For {len(known):,} of {total:,} images an input with another decision is known; "
-            f"it changes {sum(known) / len(known):.3f} {unit}s on average."
+            f"over these alone, it changes {sum(known) / len(known):.3f} {unit}s on average."
         )
     if snapshot.converged == total:
         exact = f"the answer is exact for every image ({scope})"

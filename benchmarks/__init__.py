@@ -1,0 +1,1 @@
+"""Measurements that are compared as ratios inside one run; ``make bench``."""
