@@ -25,8 +25,8 @@ def main() -> l0tre.Snapshot:
 
     def scores(batch: Array) -> Array:
         """Minus the squared distance to each mean: ``[batch, 8, 8]`` to ``[batch, 10]``."""
-        differences = np.asarray(batch)[:, None] - means
-        return -np.square(differences).sum((2, 3))
+        distances: Array = np.square(np.asarray(batch)[:, None] - means).sum((2, 3))
+        return -distances
 
     network = l0tre.load(scores, input_shape=(8, 8))
     result = l0tre.evaluate(network, images[:20], labels[:20], max_t=2, epsilon=0.5)

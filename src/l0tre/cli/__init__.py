@@ -2,6 +2,7 @@
 
 import os
 import sys
+from typing import NoReturn
 
 __all__ = ["main"]
 
@@ -9,20 +10,27 @@ __all__ = ["main"]
 def main() -> None:
     """Run ``l0tre``; errors that the user can act on end with one line and exit code 2."""
     try:
-        from l0tre.cli.app import app
+        from l0tre.cli.app import UsageError, app
     except ModuleNotFoundError as error:
         if error.name not in ("typer", "rich", "click"):
             raise
-        sys.exit(f"error: the command line needs {error.name}; install it with: pip install 'l0tre[cli]'")
+        _fail(f"the command line needs {error.name}; install it with: pip install 'l0tre[cli]'")
     from l0tre.errors import L0treError
 
+    if not sys.argv[1:]:
+        sys.argv.append("--help")
     try:
-        app()
+        code = app(standalone_mode=False)
+    except UsageError as error:
+        message = error.format_message().rstrip(".")
+        _fail(f"{message}; see {'l0tre' if error.ctx is None else error.ctx.command_path} --help")
     except (L0treError, OSError) as error:
         if os.environ.get("L0TRE_DEBUG"):
             raise
-        sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.stderr.write("interrupted\n")
-        sys.exit(130)
+        _fail(str(error))
+    sys.exit(code)
+
+
+def _fail(message: str) -> NoReturn:
+    sys.stderr.write(f"error: {' '.join(message.split())}\n")
+    sys.exit(2)

@@ -19,10 +19,12 @@ from l0tre.errors import ConfigError, MissingExtraError
 from l0tre.results import Snapshot
 from l0tre.store import read_inputs, read_snapshot, write_exports
 
-__all__ = ["app"]
+__all__ = ["UsageError", "app"]
+
+# typer brings its own copy of click's exceptions or imports click, depending on its version; this base is in both.
+UsageError: Any = typer.BadParameter.__mro__[1]
 
 app = typer.Typer(
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -33,6 +35,7 @@ app = typer.Typer(
 MODEL_HELP = "Network: .onnx, .pt2, package.module:name, file.py:name, or a bundled name (sdnn)."
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
 EXIT_CODES = {"safe": 0, "unsafe": 1, "unknown": 3}
+WITH_RESUME = ("model", "resume", "time_budget", "device", "quiet", "as_json")  # all else is stored in the run
 
 
 def _version(asked: bool) -> None:
@@ -52,6 +55,7 @@ def _main(
 
 @app.command()
 def evaluate(
+    context: typer.Context,
     model: Annotated[
         str, typer.Argument(metavar="MODEL|RUN", help=f"{MODEL_HELP} With --resume: a run folder.", show_default=False)
     ],
@@ -88,10 +92,10 @@ def evaluate(
 ) -> None:
     """Bound the robustness of a network on a set of images; stop it any time."""
     silent = quiet or as_json
+    opt.check_budget(time_budget)
     with stop_on_signal() as stop:
         if resume:
-            if data is not None or out is not None:
-                raise ConfigError("with --resume give the run folder alone: l0tre evaluate runs/a --resume")
+            _refuse_with_resume(context)
             out = Path(model)
             snapshots = resume_anytime(out, device=device, time_budget=time_budget, stop=stop)
         else:
@@ -169,11 +173,15 @@ def verify(
     as_json: JsonOption = False,
 ) -> None:
     """Can changing at most RADIUS groups change the decision? Exit code 0 safe, 1 unsafe, 3 unknown, 2 error."""
+    opt.check_budget(time_budget)
     choices = Choices(
         model, data, mean, std, input_shape, device, data_dir, split, scale, resize, groups, mask, low, high, memory
     )
     with stop_on_signal() as stop:
         network, images, setup = prepare(choices)
+        if radius > setup["domain"].groups:
+            most, unit = setup["domain"].groups, setup["domain"].unit
+            raise ConfigError(f"--radius is {radius}, but only {most} {unit}s may change: give at most {most}")
         verdict = verify_one(
             network,
             select(images, indices=[index]),
@@ -212,6 +220,22 @@ def report(run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder
     snapshot, inputs = read_snapshot(run), read_inputs(run)
     files = [*write_exports(run, snapshot, inputs.images, inputs.indices), write_report(run)]
     typer.echo("\n".join(str(file) for file in files))
+
+
+def _refuse_with_resume(context: typer.Context) -> None:
+    """A run goes on as it was set up: options that would change it are refused, not ignored."""
+    given = [
+        parameter
+        for parameter in context.command.params
+        if parameter.name not in WITH_RESUME
+        and context.get_parameter_source(parameter.name or "").name == "COMMANDLINE"  # type: ignore[union-attr]
+    ]
+    if given:
+        names = ", ".join(parameter.opts[0] if parameter.opts[0].startswith("-") else "DATA" for parameter in given)
+        raise ConfigError(
+            f"{names} cannot be given with --resume, a run goes on as it was set up: give the run folder alone, "
+            "with --time-budget, --device, --quiet or --json"
+        )
 
 
 def _print(result: Snapshot, *, quiet: bool, as_json: bool, every: bool) -> None:

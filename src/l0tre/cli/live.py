@@ -73,7 +73,8 @@ def _panel(now: Snapshot, first: Snapshot, rate: float) -> Table:
     gap = sum(image.upper - image.lower - 1 for image in now.images) / total
     table = Table.grid(padding=(0, 2))
     table.add_row("level", f"t = {now.t}", ProgressBar(total=1.0, completed=now.level_share, width=40))
-    table.add_row("images", f"{done} of {total} at this level", f"ETA of this level {_eta(now, first)}")
+    times = f"elapsed {_clock(now.seconds)}, ETA of this level {_eta(now, first)}"
+    table.add_row("images", f"{done} of {total} done with it", times)
     table.add_row("bounds", f"{now.lower:.3f} to {now.upper:.3f} {now.unit}s", f"mean gap {gap:.2f}")
     table.add_row("converged", f"{now.converged} of {total} ({now.converged / total:.0%})", f"{rate:,.0f} queries/s")
     return table
@@ -87,5 +88,9 @@ def _eta(now: Snapshot, first: Snapshot) -> str:
     gained = now.level_share - start
     if gained <= 0 or elapsed <= 0:
         return "-"
-    seconds = int(elapsed * (1 - now.level_share) / gained)
-    return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+    return _clock(elapsed * (1 - now.level_share) / gained)
+
+
+def _clock(seconds: float) -> str:
+    whole = int(seconds)
+    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Annotated
+from zipfile import BadZipFile
 
 import numpy as np
 import typer
@@ -28,6 +29,7 @@ __all__ = [
     "ScaleOption",
     "SplitOption",
     "StdOption",
+    "check_budget",
     "parse_array",
     "parse_numbers",
     "parse_range",
@@ -123,8 +125,8 @@ def parse_shape(text: str | None) -> tuple[int, ...] | None:
     """A shape such as ``1x28x28`` or ``30``, or ``None``."""
     if text is None:
         return None
-    parts = text.replace(",", "x").split("x")
-    if not all(part.strip().isdigit() and int(part) > 0 for part in parts):
+    parts = text.lower().replace(",", "x").split("x")
+    if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
         raise ConfigError(f"--input-shape {text!r} is not a shape: give 1x28x28 for images or 30 for vectors")
     return tuple(int(part) for part in parts)
 
@@ -133,10 +135,13 @@ def parse_array(path: Path, option: str) -> np.ndarray:
     """An array from a ``.npy`` file."""
     try:
         array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, BadZipFile) as error:
         raise ConfigError(f"{option} {path} cannot be read as a .npy array: {error}") from error
     if not isinstance(array, np.ndarray):
-        raise ConfigError(f"{option} {path} holds several arrays: give a .npy file with one")
+        array.close()
+        raise ConfigError(f"{option} {path} is an .npz archive: give a .npy file, which holds one array")
+    if array.dtype.kind not in "biuf":
+        raise ConfigError(f"{option} {path} holds values of type {array.dtype}: give an array of numbers")
     return array
 
 
@@ -144,5 +149,13 @@ def parse_range(text: str, option: str) -> Range:
     """A number, or an array from a ``.npy`` file."""
     try:
         return float(text)
-    except ValueError:
+    except ValueError as error:
+        if not text.endswith(".npy"):
+            raise ConfigError(f"{option} {text!r} is neither a number nor a .npy file") from error
         return parse_array(Path(text), option)
+
+
+def check_budget(seconds: float | None) -> None:
+    """Refuse a time budget that is negative or not a number."""
+    if seconds is not None and not seconds >= 0:
+        raise ConfigError(f"--time-budget is {seconds}: give seconds, 0 for a single step, or leave it out")

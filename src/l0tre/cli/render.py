@@ -1,6 +1,7 @@
 """Results as text."""
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from l0tre.api import Verdict
@@ -21,9 +22,10 @@ def show_snapshot(result: Snapshot, console: Console, *, every: bool = False) ->
     """
     unit, config = result.unit, result.config
     settings = config["settings"]
-    table = Table(title=None, header_style="bold")
-    for name in ("image", "label", "lower", "upper", "state", "new label", "seconds", "queries"):
-        table.add_column(name, justify="right" if name not in ("state",) else "left")
+    # No lines and little padding: a billion queries and a day of seconds fit 80 columns.
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold underline")
+    for name in ("image", "label", "lower", "upper", "state", "becomes", "seconds", "queries"):
+        table.add_column(name, justify="left" if name == "state" else "right")
     shown = result.images if every else result.images[:ROWS]
     for image in shown:
         witness = image.witness
@@ -34,33 +36,38 @@ def show_snapshot(result: Snapshot, console: Console, *, every: bool = False) ->
             str(image.upper) if witness else f">{image.groups}" if image.lower == image.groups else "none yet",
             _state(image),
             str(witness.label) if witness else "-",
-            f"{image.seconds:.2f}",
+            f"{image.seconds:.1f}",
             f"{image.queries:,}",
         )
     console.print(table)
     if len(shown) < len(result.images):
-        console.print(f"... and {len(result.images) - len(shown)} more images (--all lists them)")
+        console.print(f"... and {len(result.images) - len(shown)} more (of {len(result.images)}; --all lists them)")
     for left_out in result.excluded if every else result.excluded[:5]:
         console.print(f"left out: image {left_out.index}, {left_out.reason}")
     if not every and len(result.excluded) > 5:
         console.print(f"left out: {len(result.excluded) - 5} more images")
     total = len(result.images)
     console.print(
-        f"\n[bold]{config['model']['name']}[/bold] on {total} images of {config['data']['name']}"
-        f" ({len(result.excluded)} left out), bounds in {unit}s:"
+        f"\n[bold]{escape(config['model']['name'])}[/bold] on {_count(total, 'image')} of "
+        f"{escape(config['data']['name'])} ({len(result.excluded)} left out), bounds in {unit}s:",
+        soft_wrap=True,  # paths stay whole, for copying
     )
     console.print(f"  lower bound  {result.lower:.3f}   so many {unit}s can change safely")
     console.print(f"               guarantee: {_guarantee(result, settings)}")
     console.print(f"  upper bound  {result.upper:.3f}   shown by stored adversarial inputs")
     if result.without_witness:
         console.print(
-            f"               {result.without_witness} images have no adversarial input yet and count as "
+            f"               no adversarial input yet for {_count(result.without_witness, 'image')}, counted as "
             f"{result.images[0].groups + 1}"
         )
     console.print(f"  estimate     {result.estimate:.3f} ± {result.uncertainty:.3f}   (the paper's U_c and U_r)")
     console.print(f"  converged    {result.converged} of {total} ({result.converged / total:.1%})")
     end = "complete" if result.finished else "stopped before the end"
     console.print(f"  search       {end}; {result.seconds:.1f} s, {result.queries:,} queries")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _guarantee(result: Snapshot, settings: dict[str, object]) -> str:
@@ -85,13 +92,13 @@ def show_verdict(verdict: Verdict, console: Console) -> None:
     unit, radius = verdict.unit, verdict.radius
     if verdict.answer == "safe":
         console.print(
-            f"every change of at most {radius} {unit}s keeps the decision (guarantee: {verdict.guarantee}; "
+            f"every change of at most {_count(radius, unit)} keeps the decision (guarantee: {verdict.guarantee}; "
             "nothing is claimed between grid points)"
         )
     elif verdict.witness is not None:
         witness = verdict.witness
         console.print(
-            f"changing {witness.distance} {unit}s makes it class {witness.label} (margin {witness.margin:.4g}):"
+            f"changing {_count(witness.distance, unit)} makes it class {witness.label} (margin {witness.margin:.4g}):"
         )
         for position, value in zip(witness.positions.tolist(), witness.values.tolist(), strict=True):
             console.print(f"  value {position} -> {value:.6g}")

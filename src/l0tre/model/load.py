@@ -2,7 +2,9 @@
 
 import copy
 import hashlib
+import inspect
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -81,16 +83,26 @@ def load(
             raise ModelError("this network is loaded already: give mean and std when you load it")
         return source
     wish = None if input_shape is None else tuple(input_shape)
+    if wish is not None and min(wish, default=0) < 1:
+        raise ModelError(f"the input shape is {wish}: give the size of every dimension, such as (1, 28, 28)")
     target = pick_device(device)
+    if target.type not in ("cpu", "cuda"):
+        raise ModelError(f"device {device!r} is not supported: give auto, cpu, cuda or cuda:0")
     loaded = _read(source, wish)
     if wish is not None and wish != loaded.input_shape:
         raise ModelError(f"{_name(source)} takes inputs of shape {loaded.input_shape}, not {wish}")
     network = _finish(loaded, make_normalisation(mean, std, loaded.input_shape), target, _name(source))
     if not isinstance(source, str | Path):
         return network
-    place = str(source)
-    path = str(Path(place).resolve()) if Path(place).exists() else place
-    return replace(network, origin={"path": path, "mean": _plain(mean), "std": _plain(std)})
+    return replace(network, origin={"path": _place(str(source)), "mean": _plain(mean), "std": _plain(std)})
+
+
+def _place(name: str) -> str:
+    """A file's absolute path, so that a run can be resumed from any folder; other names as they are."""
+    file, colon, member = name.rpartition(":")
+    if file.endswith(".py"):
+        return f"{Path(file).resolve()}{colon}{member}"
+    return str(Path(name).resolve()) if Path(name).is_file() else name
 
 
 def _plain(numbers: Numbers | None) -> list[float] | None:
@@ -111,7 +123,8 @@ def _read(source: Source, shape: tuple[int, ...] | None) -> _Loaded:
     if isinstance(source, nn.Module):
         return _read_module(source, shape)
     if callable(source):
-        return _Loaded(_black_box(source, shape), None, shape, "", "a function has no graph of operations")
+        scores = _guarded(_black_box(source, shape, _name(source)), _name(source))
+        return _Loaded(scores, None, shape, "", "a function has no graph of operations")
     raise ModelError(f"cannot load a network from {type(source).__name__}: give a file, a module or a function")
 
 
@@ -127,11 +140,13 @@ def _read_named(name: str, shape: tuple[int, ...] | None) -> _Loaded:
         return _Loaded(lambda x: run(graph, x), graph, graph.input_shape, digest)
     if suffix in (".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".h5", ".keras", ".tflite"):
         raise ModelError(
-            f"{name}: {suffix} files are not read (a pickle can run code when it is opened): export the network to "
-            ".onnx (torch.onnx.export) or .pt2 (torch.export.save), or give file.py:name"
+            f"{name}: {suffix} files are not read (most are pickles, which can run code when opened): export the "
+            "network to .onnx (torch.onnx.export) or .pt2 (torch.export.save), or give file.py:name"
         )
     if ":" in name:
-        return _read(resolve_reference(name), shape)
+        target = resolve_reference(name)
+        loaded = _read(target, shape)
+        return loaded if loaded.fingerprint else replace(loaded, fingerprint=_code_digest(target))
     from l0tre import zoo  # only here: the zoo needs an extra
 
     if name in zoo.names():
@@ -159,34 +174,83 @@ def _read_module(module: nn.Module, shape: tuple[int, ...]) -> _Loaded:
         graph, note = None, str(error)
 
     def place(device: torch.device) -> Callable[[Tensor], Tensor]:
-        moved: Callable[[Tensor], Tensor] = copy.deepcopy(frozen).to(device)
-        return moved
+        return _guarded(copy.deepcopy(frozen).to(device), _name(module))
 
-    return _Loaded(frozen, graph, shape, digest.hexdigest(), note, place)
+    return _Loaded(_guarded(frozen, _name(module)), graph, shape, digest.hexdigest(), note, place)
 
 
-def _black_box(function: Callable[..., Any], shape: tuple[int, ...]) -> Callable[[Tensor], Tensor]:
-    """Wrap a function of unknown habits: it is given torch tensors if it takes them, else numpy arrays."""
+def _code_digest(function: Any) -> str:
+    """Hash of the file that holds a function, so that a run is not resumed with another one; empty if none does."""
+    with suppress(TypeError, OSError):
+        file = inspect.getsourcefile(function)
+        return "" if file is None else hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    return ""
+
+
+def _guarded(call: Callable[[Tensor], Any], name: str) -> Callable[[Tensor], Tensor]:
+    """Wrap the user's own code: it may change what it is given, fail at any input, and return anything."""
+
+    def scores(x: Tensor) -> Tensor:
+        try:
+            result = call(x.clone())
+        except (L0treError, torch.OutOfMemoryError):  # the latter is answered with smaller batches
+            raise
+        except Exception as error:  # the user's own code can raise anything
+            raise ModelError(
+                f"{name} fails on a batch of shape {tuple(x.shape)}: {type(error).__name__}: {error}"
+            ) from error
+        if not isinstance(result, Tensor):
+            raise ModelError(f"{name} returns a {type(result).__name__}: expected one tensor of scores")
+        _check_shape(result, len(x), name)
+        return result.to(torch.float32)
+
+    return scores
+
+
+def _check_shape(scores: Tensor, count: int, name: str) -> None:
+    if scores.ndim != 2 or len(scores) != count or scores.shape[1] < 2:
+        raise ModelError(
+            f"{name} gives scores of shape {tuple(scores.shape)} for a batch of {count}: expected ({count}, classes) "
+            "with two classes or more"
+        )
+
+
+def _black_box(function: Callable[..., Any], shape: tuple[int, ...], name: str) -> Callable[[Tensor], Tensor]:
+    """Find out what a function takes: it is given torch tensors if it can use them, else numpy arrays."""
     sample = torch.zeros(2, *shape)
 
     def with_torch(x: Tensor) -> Tensor:
-        return torch.as_tensor(function(x.cpu()), dtype=torch.float32)
+        return _as_scores(function(x.cpu()))
 
     def with_numpy(x: Tensor) -> Tensor:
-        return torch.as_tensor(np.asarray(function(x.cpu().numpy())), dtype=torch.float32)
+        return _as_scores(function(x.cpu().numpy()))
 
     reasons = []
     for call in (with_torch, with_numpy):
         try:
-            call(sample)
+            call(sample.clone())
         except Exception as error:  # the user's own code can raise anything
             reasons.append(f"{type(error).__name__}: {error}")
         else:
             return call
-    raise ModelError(
-        f"the function fails on a batch of shape {tuple(sample.shape)}: "
-        f"with torch {reasons[0]}; with numpy {reasons[1]}"
-    )
+    tried = reasons[0] if reasons[0] == reasons[1] else f"with torch, {reasons[0]}; with numpy, {reasons[1]}"
+    raise ModelError(f"{name} fails on a batch of shape {tuple(sample.shape)}: {tried}")
+
+
+def _as_scores(result: Any) -> Tensor:
+    """What a function returned as a float32 tensor on the CPU."""
+    values = result.detach().cpu() if isinstance(result, Tensor) else torch.as_tensor(_numbers(result))
+    if values.is_complex():
+        raise TypeError("it returns complex numbers, expected scores")
+    return values.to(torch.float32)
+
+
+def _numbers(result: Any) -> np.ndarray:
+    with suppress(ValueError):  # of a ragged sequence
+        array = np.asarray(result)
+        if array.dtype.kind in "biufc":
+            return array
+    raise TypeError(f"it returns a {type(result).__name__}, expected an array of scores")
 
 
 def _finish(loaded: _Loaded, normalisation: Normalisation | None, device: torch.device, name: str) -> Network:
@@ -230,25 +294,23 @@ def _check(
     x = torch.rand(CHECKS, *shape, generator=torch.Generator().manual_seed(0))
     try:
         wanted = reference(x)
+        _check_shape(wanted, CHECKS, name)
+        singles = torch.cat([reference(row[None]) for row in x])
         with exact_float32(device):
             batch, again = forward(x.to(device)).cpu(), forward(x.to(device)).cpu()
     except L0treError:
         raise
-    except Exception as error:  # the user's own code can raise anything
+    except Exception as error:  # the file can ask torch for anything
         raise ModelError(
             f"{name} fails on a batch of shape {tuple(x.shape)}: {type(error).__name__}: {error}"
         ) from error
-    if wanted.ndim != 2 or len(wanted) != CHECKS or wanted.shape[1] < 2:
-        raise ModelError(
-            f"{name} gives scores of shape {tuple(wanted.shape)} for {CHECKS} inputs: expected ({CHECKS}, classes) "
-            "with two classes or more"
-        )
     if not torch.isfinite(wanted).all():
-        raise ModelError(f"{name} gives NaN or infinite scores for random inputs in [0, 1]")
+        raise ModelError(
+            f"{name} gives NaN or infinite scores for random inputs in [0, 1]: check its weights, and mean and std"
+        )
     size = TOLERANCE * (1 + wanted.abs().max())
     if not bool((batch - again).abs().max() <= size):
         raise ModelError(f"{name} gives different scores for the same input: switch off dropout and other randomness")
-    singles = torch.cat([reference(row[None]) for row in x])
     if not bool((wanted - singles).abs().max() <= size):
         raise ModelError(f"{name} scores an input differently alone and in a batch: put it in evaluation mode")
     if not bool((batch - wanted).abs().max() <= size):

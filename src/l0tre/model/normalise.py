@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from l0tre.domain import channel_axis
 from l0tre.errors import ModelError
 from l0tre.model.graph import Graph, Node
 
@@ -51,14 +52,15 @@ def make_normalisation(
 def _spread(numbers: Sequence[float] | float | None, default: float, shape: tuple[int, ...], what: str) -> Tensor:
     values = torch.tensor([default] if numbers is None else numbers, dtype=torch.float32).reshape(-1)
     if not torch.isfinite(values).all():
-        raise ModelError(f"{what} {numbers} holds a value that is not finite")
+        raise ModelError(f"{what} {numbers} holds a value that is not finite: give finite numbers")
     if len(values) == 1:
         return values.reshape(())
-    if len(values) == shape[0]:
-        return values.reshape(-1, *(1,) * (len(shape) - 1))
-    if len(values) == shape[-1]:
-        return values
-    raise ModelError(f"{what} has {len(values)} numbers, inputs have shape {shape}: give one, or one for each channel")
+    axis = 0 if len(shape) == 1 else channel_axis(shape)
+    if axis is not None and len(values) == shape[axis]:
+        return values.reshape(-1, *(1,) * (len(shape) - 1 - axis))
+    kind = "feature" if len(shape) == 1 else "channel"
+    choice = "" if axis is None or shape[axis] == 1 else f", or {shape[axis]}: one for each {kind}"
+    raise ModelError(f"{what} has {len(values)} numbers, inputs have shape {shape}: give one number{choice}")
 
 
 def prepend(normalisation: Normalisation, graph: Graph) -> Graph:

@@ -4,7 +4,8 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,13 +16,16 @@ from l0tre.errors import ModelError
 
 __all__ = ["resolve_reference"]
 
+LISTED = 12  # names offered when a wrong one was given
+
 
 def resolve_reference(text: str) -> nn.Module | Callable[..., Any]:
     """Import what a reference names. This runs the user's own Python code.
 
     Args:
         text: ``package.module:name`` or ``path/file.py:name``. The name is an ``nn.Module``, a class of modules or a
-            function without required arguments that makes one, or a function from a batch to scores.
+            function without required arguments that makes one, or a function from a batch to scores. Modules in the
+            current folder, or beside the file, can be imported.
 
     Returns:
         The module or the scoring function.
@@ -30,23 +34,45 @@ def resolve_reference(text: str) -> nn.Module | Callable[..., Any]:
         ModelError: If it cannot be imported or is neither.
     """
     place, _, name = text.rpartition(":")
-    module = _from_file(Path(place)) if place.endswith(".py") else _from_package(place)
-    target: Any = module
-    for part in name.split("."):
-        if not hasattr(target, part):
-            public = [key for key in vars(module) if not key.startswith("_")]
-            raise ModelError(f"{place} has no {name!r}: it has {', '.join(public) or 'nothing public'}")
-        target = getattr(target, part)
-    if not isinstance(target, nn.Module) and callable(target) and _is_factory(target):
-        try:
-            target = target()
-        except Exception as error:  # the user's own code can raise anything
-            raise ModelError(f"{text}() failed: {type(error).__name__}: {error}") from error
+    if not place or not name:
+        raise ModelError(f"{text!r} names no function or network: give package.module:name or file.py:name")
+    from_file = place.endswith(".py")
+    with _importable(Path(place).resolve().parent if from_file else Path.cwd()):
+        module = _from_file(Path(place)) if from_file else _from_package(place)
+        target = _member(module, place, name)
+        if not isinstance(target, nn.Module) and callable(target):
+            target = _made(target, text)
     if not callable(target):
         raise ModelError(
             f"{text} is a {type(target).__name__}: expected an nn.Module or a function from a batch to scores"
         )
     return target  # type: ignore[no-any-return]
+
+
+def _member(module: ModuleType, place: str, name: str) -> Any:
+    target: Any = module
+    for part in name.split("."):
+        if not hasattr(target, part):
+            known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+            listed = ", ".join(known[:LISTED]) + (", ..." if len(known) > LISTED else "")
+            raise ModelError(f"{place} has no {name!r}: it has {listed or 'no public functions or classes'}")
+        target = getattr(target, part)
+    return target
+
+
+def _made(target: Callable[..., Any], text: str) -> Any:
+    """A scoring function as it is; what a class or a function without required arguments makes."""
+    if not _is_factory(target):
+        if inspect.isclass(target):
+            raise ModelError(f"{text} is a class that needs arguments: give an instance, or a function that makes one")
+        return target
+    try:
+        return target()
+    except (Exception, SystemExit) as error:  # the user's own code can raise anything
+        raise ModelError(
+            f"{text} requires no argument, so it was called to make a network, and failed: "
+            f"{type(error).__name__}: {error}"
+        ) from error
 
 
 def _is_factory(target: Callable[..., Any]) -> bool:
@@ -58,29 +84,37 @@ def _is_factory(target: Callable[..., Any]) -> bool:
     return all(p.default is not inspect.Parameter.empty or p.kind in variadic for p in parameters)
 
 
-def _from_package(place: str) -> ModuleType:
-    here = str(Path.cwd())
-    added = here not in sys.path  # a module beside the user's data is found, as with `python -m`
+@contextmanager
+def _importable(folder: Path) -> Iterator[None]:
+    """Modules of a folder can be imported inside, as when Python runs a script that lies there."""
+    added = str(folder) not in sys.path
     if added:
-        sys.path.insert(0, here)
+        sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        if added and str(folder) in sys.path:
+            sys.path.remove(str(folder))
+
+
+def _from_package(place: str) -> ModuleType:
     try:
         return importlib.import_module(place)
-    except Exception as error:  # the user's own code can raise anything
+    except (Exception, SystemExit) as error:  # the user's own code can raise anything
         raise ModelError(f"cannot import {place!r}: {type(error).__name__}: {error}") from error
-    finally:
-        if added:
-            sys.path.remove(here)
 
 
 def _from_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise ModelError(f"there is no file {path}: give file.py:name")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    spec = importlib.util.spec_from_file_location(f"l0tre_reference_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise ModelError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses and others look up the module of a class by its name
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # the user's own code can raise anything
+    except (Exception, SystemExit) as error:  # the user's own code can raise anything
+        del sys.modules[spec.name]
         raise ModelError(f"cannot run {path}: {type(error).__name__}: {error}") from error
     return module

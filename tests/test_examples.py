@@ -1,0 +1,82 @@
+"""The examples run as written, and what they print are bounds that can be true."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import l0tre
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def load_example(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def check_bounds(result: l0tre.Snapshot, max_t: int) -> None:
+    assert result.finished
+    assert result.images
+    for bounds in result.images:
+        assert 0 <= bounds.lower < bounds.upper <= bounds.groups + 1
+        assert bounds.lower <= max_t
+        # The search is complete, so an image that is still open was safe at every level, or met a tie.
+        assert bounds.converged or bounds.blocked or bounds.lower == max_t
+        if bounds.witness is not None:
+            assert bounds.witness.distance == bounds.upper
+            assert bounds.witness.label != bounds.label
+            assert bounds.witness.margin < 0
+    assert result.lower == pytest.approx(sum(b.lower for b in result.images) / len(result.images))
+    assert result.upper == pytest.approx(sum(b.upper for b in result.images) / len(result.images))
+
+
+def test_every_example_is_tested() -> None:
+    assert sorted(path.stem for path in EXAMPLES.glob("*.py")) == ["black_box", "evaluate_module", "tabular"]
+
+
+@pytest.mark.parametrize("name", ["black_box", "evaluate_module", "tabular"])
+def test_example_is_short(name: str) -> None:
+    assert len((EXAMPLES / f"{name}.py").read_text(encoding="utf-8").splitlines()) < 60
+
+
+def test_evaluate_module(capsys: pytest.CaptureFixture[str]) -> None:
+    result = load_example("evaluate_module").main()
+    check_bounds(result, max_t=2)
+    printed = capsys.readouterr().out
+    assert f"mean: lower {result.lower:.2f}, upper {result.upper:.2f}; {result.converged} converged" in printed
+    assert printed.count("safe up to") == len(result.images)
+    assert len(result.images) + len(result.excluded) == 10
+    # It has learnt the digits, and enough changed pixels change any of its decisions.
+    assert len(result.images) >= 7
+    assert result.without_witness == 0
+
+
+def test_tabular(capsys: pytest.CaptureFixture[str]) -> None:
+    module = load_example("tabular")
+    result = module.main()
+    check_bounds(result, max_t=3)
+    printed = capsys.readouterr().out
+    assert f"mean over {len(result.images)} rows" in printed
+    assert result.unit == "feature"
+    assert {bounds.groups for bounds in result.images} == {12}
+    assert all(bounds.index % 12 == 0 for bounds in result.images)
+    # The frozen column is the last one and never part of a witness.
+    assert module.FROZEN not in printed
+    assert all(12 not in bounds.witness.groups for bounds in result.images if bounds.witness is not None)
+
+
+def test_black_box(capsys: pytest.CaptureFixture[str]) -> None:
+    result = load_example("black_box").main()
+    check_bounds(result, max_t=2)
+    printed = capsys.readouterr().out
+    assert f"({result.queries:,} queries)" in printed
+    assert printed.count("left out") == len(result.excluded)
+    assert len(result.images) + len(result.excluded) == 20
+    # Moving a few of 64 pixels all the way must move some digit to another mean.
+    assert result.without_witness == 0
