@@ -93,7 +93,7 @@ def test_misclassified_images_are_reported_and_left_out() -> None:
         result[1]
     with pytest.raises(KeyError, match="not part"):
         result[7]
-    with pytest.raises(DataError, match="misclassifies all 1 images"):
+    with pytest.raises(DataError, match="misclassifies the only image"):
         l0tre.evaluate(network, images[1:2], [0], max_t=1)
 
 
@@ -151,6 +151,13 @@ def test_the_time_budget_and_the_caller_end_the_search_early() -> None:
     result = l0tre.evaluate(network, images, stop=stop, **options)
     assert not result.finished
     assert len(asked) == 3
+
+
+def test_a_time_budget_that_is_no_time_is_refused() -> None:
+    network = _linear([[0.0, 0.0], [1.0, 0.0]], [1.0, 0.0])
+    for budget in (float("nan"), -1.0):
+        with pytest.raises(ConfigError, match="time budget"):
+            l0tre.evaluate(network, torch.zeros(1, 2), [0], time_budget=budget)
 
 
 def test_verify_answers() -> None:

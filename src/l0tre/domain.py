@@ -137,8 +137,13 @@ def axis_points(low: float, high: float, epsilon: float, kind: GridKind) -> Tens
     Returns:
         float32 ``[points]``, ascending, at least two.
     """
+    count = _axis_count(low, high, epsilon, kind)
+    return torch.linspace(low, high, count, dtype=torch.float64).to(torch.float32)
+
+
+def _axis_count(low: float, high: float, epsilon: float, kind: GridKind) -> int:
     count = math.ceil((high - low) / epsilon) + 1 if kind == "uniform" else math.floor(1 / epsilon)
-    return torch.linspace(low, high, max(count, 2), dtype=torch.float64).to(torch.float32)
+    return max(count, 2)
 
 
 def make_grid(domain: Domain, epsilon: float, kind: GridKind = "uniform", colours: Colours = "grid") -> Tensor:
@@ -169,14 +174,14 @@ def make_grid(domain: Domain, epsilon: float, kind: GridKind = "uniform", colour
     for row in kinds.tolist():
         size = int(row[-1])
         ends = list(zip(row[:size], row[width : width + size], strict=True))
-        axes = [torch.tensor(e) if colours == "corners" else axis_points(*e, epsilon, kind) for e in ends]
-        count = math.prod(len(axis) for axis in axes)
+        count = math.prod(2 if colours == "corners" else _axis_count(*e, epsilon, kind) for e in ends)
         if count > MAX_POINTS:
             hint = "a larger epsilon" if colours == "corners" else "--colours corners, a larger epsilon"
             raise ConfigError(
                 f"a {domain.unit} of {size} values has {count} grid points (limit {MAX_POINTS}): "
                 f"use {hint} or smaller groups"
             )
+        axes = [torch.tensor(e) if colours == "corners" else axis_points(*e, epsilon, kind) for e in ends]
         points = torch.cartesian_prod(*axes).reshape(count, size)
         tables.append(torch.cat([points, points[:, :1].expand(-1, width - size)], 1))
     most = max(len(table) for table in tables)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from l0tre.errors import ConfigError
 from l0tre.exhaustive.partial import Partial, advance, begin, join, split
 from l0tre.exhaustive.scan import Chunk, Level, make_level, scan, solutions
 from l0tre.exhaustive.upper import accumulate, changed_groups, tighten
@@ -42,6 +43,8 @@ def drive(
     Yields:
         A snapshot after every step; the last one has ``finished`` set if the search is complete up to ``max_t``.
     """
+    if time_budget is not None and not time_budget >= 0:
+        raise ConfigError(f"the time budget is {time_budget} seconds: give 0 or more")
     loop = _Loop(problem, state, recorder)
     began = time.monotonic()
     for _ in loop.steps():
@@ -123,7 +126,7 @@ class _Loop:
             images, labels = self.problem.images[block], self.problem.labels[block]
             chunk = scan(self.batcher, level, images, labels, partial.position, stop)
             partial = advance(partial, chunk)
-            self.spend(block, time.monotonic() - began, (stop - chunk.start) * level.points)
+            self.spend(block, time.monotonic() - began, len(chunk.sets) * level.points)
             self.try_chunk(level, block, chunk)
             open_ = [row for row, image in enumerate(block) if self.state.bounds[image].upper > level.t]
             closed = [image for row, image in enumerate(block) if row not in open_]
@@ -161,7 +164,7 @@ class _Loop:
         margin, column = chunk.margin.min(1)
         for row in (margin < 0).nonzero()[:, 0].tolist():
             place = column[row]
-            groups, values = solutions(level, place + chunk.start, chunk.margin_point[row, place])
+            groups, values = solutions(level, chunk.sets[place], chunk.margin_point[row, place])
             changed = self.problem.images[block[row]].clone()
             changed[level.domain.members[groups].reshape(-1)] = values.reshape(-1)
             self.offer(block[row], changed)

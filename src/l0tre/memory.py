@@ -27,9 +27,10 @@ def parse_size(text: str) -> int:
         ConfigError: If it is not a size.
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", text, re.IGNORECASE)
-    if match is None or float(match[1]) == 0:
+    size = 0.0 if match is None else float(match[1]) * UNITS[match[2].upper()]
+    if not 1 <= size < 2**63:
         raise ConfigError(f"{text!r} is not a memory size: give bytes or a number with K, M or G, such as 2G")
-    return int(float(match[1]) * UNITS[match[2].upper()])
+    return int(size)
 
 
 def default_budget(device: torch.device) -> int:

@@ -130,8 +130,9 @@ def make_problem(
         Excluded(places[i], int(wanted[i]), int(predicted[i])) for i in (~correct).nonzero()[:, 0].tolist()
     )
     if not bool(correct.any()):
+        which = "the only image" if len(images) == 1 else f"all {len(images)} images"
         raise DataError(
-            f"the network misclassifies all {len(images)} images, so none has a radius: check that labels, "
+            f"the network misclassifies {which}, so there is no radius: check that labels, "
             "normalisation (--mean, --std) and scaling belong to this network"
         )
     on_device = domain.to(network.device)

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import traceback
 from typing import NoReturn
 
 __all__ = ["main"]
@@ -12,9 +13,10 @@ def main() -> None:
     try:
         from l0tre.cli.app import UsageError, app
     except ModuleNotFoundError as error:
-        if error.name not in ("typer", "rich", "click"):
+        package = (error.name or "").partition(".")[0]
+        if package not in ("typer", "rich", "click"):
             raise
-        _fail(f"the command line needs {error.name}; install it with: pip install 'l0tre[cli]'")
+        _fail(f"the command line needs {package}; install it with: pip install 'l0tre[cli]'")
     from l0tre.errors import L0treError
 
     if not sys.argv[1:]:
@@ -28,6 +30,9 @@ def main() -> None:
         if os.environ.get("L0TRE_DEBUG"):
             raise
         _fail(str(error))
+    except Exception:  # a defect of ours: exit code 1 would read as an answer of `verify`
+        traceback.print_exc()
+        _fail("this is a defect in l0tre; please report it with the lines above")
     sys.exit(code)
 
 

@@ -40,7 +40,7 @@ def advance(partial: Partial, chunk: Chunk) -> Partial:
     """The state after a chunk that starts at ``partial.position``."""
     return Partial(
         partial.t,
-        chunk.stop,
+        partial.position + len(chunk.sets),
         partial.safe & chunk.safe.all(1),
         update(partial.by_score, chunk, "score"),
         update(partial.by_margin, chunk, "margin"),

@@ -46,7 +46,7 @@ def update(ranking: Ranking, chunk: Chunk, by: str) -> Ranking:
         The ranking of both.
     """
     values, points = (chunk.score, chunk.score_point) if by == "score" else (chunk.margin, chunk.margin_point)
-    sets = torch.arange(chunk.start, chunk.stop, device=values.device).expand_as(values)
+    sets = chunk.sets.expand_as(values)
     kept = ranking.values.shape[1]
     merged, order = torch.cat([ranking.values, values], 1).sort(dim=1, stable=True)
     order = order[:, :kept]

@@ -4,7 +4,7 @@ The tensor of the paper, ``values x points^t x images x sets``, is never held: a
 reduced to one number for each image and set.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from l0tre.exhaustive.sets import count_sets, unrank
 from l0tre.memory import Batcher
 from l0tre.model.network import margins, round_off
 
-__all__ = ["Chunk", "Level", "make_level", "scan", "solutions"]
+__all__ = ["Chunk", "Level", "checked", "make_level", "reduce_points", "scan", "scan_sets", "solutions"]
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,10 @@ class Level:
 
 @dataclass(frozen=True)
 class Chunk:
-    """The sensitivities of sets ``start`` to ``stop`` for some images, each tensor ``[images, stop - start]``.
+    """The sensitivities of some sets for some images, tensors ``[images, sets]``.
 
     Attributes:
-        start: Number of the first set.
-        stop: One past the number of the last set.
+        sets: int64 ``[sets]``, numbers of the sets, ascending.
         score: Smallest score of the label over the grid points of each set.
         score_point: The grid point that attains it.
         margin: Smallest margin of the label.
@@ -51,8 +50,7 @@ class Chunk:
         safe: Whether every grid point's margin is positive beyond round-off.
     """
 
-    start: int
-    stop: int
+    sets: Tensor
     score: Tensor
     score_point: Tensor
     margin: Tensor
@@ -90,7 +88,7 @@ def solutions(level: Level, sets: Tensor, points: Tensor) -> tuple[Tensor, Tenso
 
 @torch.inference_mode()
 def scan(batcher: Batcher, level: Level, images: Tensor, labels: Tensor, start: int, stop: int) -> Chunk:
-    """Query every grid point of some sets for some images.
+    """Query every grid point of some sets for some images, each by a whole forward pass.
 
     Args:
         batcher: The network and its batch size.
@@ -106,30 +104,45 @@ def scan(batcher: Batcher, level: Level, images: Tensor, labels: Tensor, start: 
     Raises:
         ModelError: If the network gives NaN.
     """
-    count = stop - start
+    return scan_sets(batcher, level, images, labels, torch.arange(start, stop, device=images.device))
+
+
+@torch.inference_mode()
+def scan_sets(batcher: Batcher, level: Level, images: Tensor, labels: Tensor, sets: Tensor) -> Chunk:
+    """As :func:`scan`, for any sets by their numbers (int64 ``[sets]``)."""
     # All points of several sets at once, or one set in blocks of points when it alone exceeds a batch.
     block = min(level.points, max(1, batcher.rows))
     best: Chunk | None = None
     for first in range(0, level.points, block):
         last = min(first + block, level.points)
-        part = _scan_points(batcher, level, images, labels, (start, stop), (first, last))
+        part = _scan_points(batcher, level, images, labels, sets, (first, last))
         best = part if best is None else _merge(best, part)
-    if best is None or not bool(torch.isfinite(best.score).all() & ~best.margin.isnan().any()):
-        raise ModelError(
-            f"the network gives NaN or infinite scores for an input with {level.t} changed groups inside the domain: "
-            f"check the model (sets {start} to {start + count} of level {level.t})"
-        )
-    return best
+    if best is None:
+        raise AssertionError("a set has at least one grid point")
+    return checked(best, level)
+
+
+def checked(chunk: Chunk, level: Level) -> Chunk:
+    """The chunk, if all its numbers are numbers.
+
+    Raises:
+        ModelError: If the network gave NaN or an infinite score of the label.
+    """
+    if bool(torch.isfinite(chunk.score).all() & ~chunk.margin.isnan().any()):
+        return chunk
+    raise ModelError(
+        f"the network gives NaN or infinite scores for an input with {level.t} changed {level.domain.unit}s inside the "
+        "domain: check the model"
+    )
 
 
 def _scan_points(
-    batcher: Batcher, level: Level, images: Tensor, labels: Tensor, sets: tuple[int, int], points: tuple[int, int]
+    batcher: Batcher, level: Level, images: Tensor, labels: Tensor, sets: Tensor, points: tuple[int, int]
 ) -> Chunk:
-    count, width, rows_each = len(images), sets[1] - sets[0], points[1] - points[0]
+    count, width, rows_each = len(images), len(sets), points[1] - points[0]
     device = images.device
-    rank = torch.arange(*sets, device=device)
     point = torch.arange(*points, device=device)
-    groups, values = solutions(level, rank[:, None].expand(-1, rows_each), point.expand(width, -1))
+    groups, values = solutions(level, sets[:, None].expand(-1, rows_each), point.expand(width, -1))
     positions = level.domain.members[groups].reshape(width * rows_each, -1)
     values = values.reshape(width * rows_each, -1)
     per_image = width * rows_each
@@ -141,13 +154,33 @@ def _scan_points(
         return x.reshape(-1, *level.domain.shape)
 
     scores = batcher.run(count * per_image, make)
-    label = labels.repeat_interleave(per_image)
-    margin = margins(scores, label)
-    safe = (margin > round_off(scores)).reshape(count, width, rows_each).all(2)
-    score = scores.gather(1, label[:, None]).reshape(count, width, rows_each)
-    lowest, lowest_at = score.min(2)
-    margin, margin_at = margin.reshape(count, width, rows_each).min(2)
-    return Chunk(sets[0], sets[1], lowest, lowest_at + points[0], margin, margin_at + points[0], safe)
+    reduced = reduce_points(scores, labels.repeat_interleave(per_image), (count, width, rows_each))
+    return replace(
+        reduced,
+        sets=sets,
+        score_point=reduced.score_point + points[0],
+        margin_point=reduced.margin_point + points[0],
+    )
+
+
+def reduce_points(scores: Tensor, labels: Tensor, shape: tuple[int, int, int]) -> Chunk:
+    """The worst score and margin of each set over its points.
+
+    Args:
+        scores: ``[images * sets * points, classes]``.
+        labels: int64, one for each row.
+        shape: Numbers of images, sets and points.
+
+    Returns:
+        A chunk without its sets.
+    """
+    size = round_off(scores)
+    # An infinite score anywhere is as unusable as NaN, and is reported as such.
+    margin = margins(scores, labels).masked_fill(~torch.isfinite(size), float("nan"))
+    safe = (margin > size).reshape(shape).all(2)
+    score, score_at = scores.gather(1, labels[:, None]).reshape(shape).min(2)
+    margin, margin_at = margin.reshape(shape).min(2)
+    return Chunk(torch.empty(0, dtype=torch.int64), score, score_at, margin, margin_at, safe)
 
 
 def _merge(a: Chunk, b: Chunk) -> Chunk:
@@ -155,8 +188,7 @@ def _merge(a: Chunk, b: Chunk) -> Chunk:
     lower = ~(b.score >= a.score)
     closer = ~(b.margin >= a.margin)
     return Chunk(
-        a.start,
-        a.stop,
+        a.sets,
         torch.where(lower, b.score, a.score),
         torch.where(lower, b.score_point, a.score_point),
         torch.where(closer, b.margin, a.margin),

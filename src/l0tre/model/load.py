@@ -23,7 +23,7 @@ from l0tre.model.normalise import Normalisation, make_normalisation, prepend
 from l0tre.model.onnx_import import import_onnx, onnx_scores
 from l0tre.model.pt2_import import import_pt2
 from l0tre.model.reference import resolve_reference
-from l0tre.model.simplify import simplify
+from l0tre.model.simplify import final_softmax, simplify
 
 __all__ = ["knows_its_shape", "load"]
 
@@ -133,11 +133,10 @@ def _read_named(name: str, shape: tuple[int, ...] | None) -> _Loaded:
     if suffix in (".onnx", ".pt2"):
         if not path.is_file():
             raise ModelError(f"there is no file {name}: give the path of an .onnx or .pt2 file")
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
         if suffix == ".onnx":
-            return _read_onnx(path, digest)
+            return _read_onnx(path)
         graph = import_pt2(path)
-        return _Loaded(lambda x: run(graph, x), graph, graph.input_shape, digest)
+        return _Loaded(lambda x: run(graph, x), graph, graph.input_shape, _digest(graph))
     if suffix in (".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".h5", ".keras", ".tflite"):
         raise ModelError(
             f"{name}: {suffix} files are not read (most are pickles, which can run code when opened): export the "
@@ -157,10 +156,20 @@ def _read_named(name: str, shape: tuple[int, ...] | None) -> _Loaded:
     )
 
 
-def _read_onnx(path: Path, digest: str) -> _Loaded:
+def _read_onnx(path: Path) -> _Loaded:
     graph = import_onnx(path)
     scores = onnx_scores(path)
-    return _Loaded(lambda x: torch.from_numpy(scores(x.numpy())), graph, graph.input_shape, digest)
+    return _Loaded(lambda x: torch.from_numpy(scores(x.numpy())), graph, graph.input_shape, _digest(graph))
+
+
+def _digest(graph: Graph) -> str:
+    """Hash of the operations and weights themselves: a file's bytes may leave out weights kept beside it."""
+    digest = hashlib.sha256()
+    for node in graph.nodes:
+        digest.update(repr((node.op, node.inputs, node.shape, sorted(node.attributes.items()))).encode())
+        for key, value in sorted(node.tensors.items()):
+            digest.update(key.encode() + value.contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _read_module(module: nn.Module, shape: tuple[int, ...]) -> _Loaded:
@@ -260,7 +269,9 @@ def _finish(loaded: _Loaded, normalisation: Normalisation | None, device: torch.
         return source(x if normalisation is None else normalisation(x))
 
     forward = reference
+    dropped = ""  # an end that the source has and our scores, which are logits, do not
     if graph is not None:
+        dropped = final_softmax(graph)
         graph = simplify(graph if normalisation is None else prepend(normalisation, graph)).to(device)
         ready = graph
 
@@ -275,7 +286,7 @@ def _finish(loaded: _Loaded, normalisation: Normalisation | None, device: torch.
 
     else:
         device = torch.device("cpu")  # a function of the user's chooses its own device
-    classes = _check(reference, forward, loaded.input_shape, device, name)
+    classes = _check(reference, forward, loaded.input_shape, device, name, dropped)
     numbers = "" if normalisation is None else f"{normalisation.mean.tolist()} {normalisation.std.tolist()}"
     fingerprint = hashlib.sha256((loaded.fingerprint + numbers).encode()).hexdigest() if loaded.fingerprint else ""
     cost = sample_bytes(forward, loaded.input_shape, device)
@@ -289,8 +300,9 @@ def _check(
     shape: tuple[int, ...],
     device: torch.device,
     name: str,
+    dropped: str,
 ) -> int:
-    """Compare a network with its source; returns the number of classes."""
+    """Compare a network with its source, to which the dropped operation belongs; returns the number of classes."""
     x = torch.rand(CHECKS, *shape, generator=torch.Generator().manual_seed(0))
     try:
         wanted = reference(x)
@@ -298,6 +310,8 @@ def _check(
         singles = torch.cat([reference(row[None]) for row in x])
         with exact_float32(device):
             batch, again = forward(x.to(device)).cpu(), forward(x.to(device)).cpu()
+        if dropped:
+            batch, again = getattr(batch, dropped)(1), getattr(again, dropped)(1)
     except L0treError:
         raise
     except Exception as error:  # the file can ask torch for anything

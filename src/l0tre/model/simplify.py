@@ -9,7 +9,7 @@ from torch import Tensor
 
 from l0tre.model.graph import Graph, GraphBuilder, Node
 
-__all__ = ["simplify"]
+__all__ = ["final_softmax", "simplify"]
 
 
 def simplify(graph: Graph) -> Graph:
@@ -37,6 +37,15 @@ def simplify(graph: Graph) -> Graph:
         if len(simpler.nodes) == len(graph.nodes):
             return simpler
         graph = simpler
+
+
+def final_softmax(graph: Graph) -> str:
+    """The operation over all classes that :func:`simplify` drops: ``softmax``, ``log_softmax`` or nothing."""
+    node = graph.nodes[-1]
+    while node.op == "reshape":
+        node = graph.nodes[node.inputs[0]]
+    over_all = node.op in ("softmax", "log_softmax") and node.shape[int(node.number("dim"))] == math.prod(node.shape)
+    return node.op if over_all else ""
 
 
 def _pruned(nodes: list[Node], output: int) -> Graph:

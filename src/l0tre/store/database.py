@@ -50,10 +50,10 @@ CREATE INDEX witnesses_of_image ON witnesses (place, id);
 
 @contextmanager
 def guarded(path: Path) -> Iterator[None]:
-    """Turn what SQLite raises about a damaged or foreign file into one line for the user."""
+    """Turn what reading a damaged or foreign file raises into one line for the user."""
     try:
         yield
-    except sqlite3.Error as error:
+    except (sqlite3.Error, ValueError, KeyError, TypeError) as error:
         raise StoreError(
             f"{path} cannot be used as a run database ({error}): restore it from a copy, or start again with another "
             "--out folder"
@@ -91,7 +91,7 @@ def connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
         )
     if row is None:
         raise StoreError(f"{path} was left before its first step: remove the folder and start again")
-    if json.loads(row["value"]) != FORMAT:
+    if row["value"] != json.dumps(FORMAT):
         raise StoreError(
             f"{path} has format {row['value']}, this version reads {FORMAT}: use the version that wrote it"
         )

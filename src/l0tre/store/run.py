@@ -3,6 +3,8 @@
 import json
 import secrets
 import sqlite3
+import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -229,7 +231,7 @@ def read_inputs(folder: Path) -> Inputs:
         labels = torch.from_numpy(arrays["labels"]) if len(arrays["labels"]) else None
         domain = Domain(shape=tuple(images.shape[1:]), unit=str(arrays["unit"]), **tensors)
         return Inputs(images, labels, tuple(arrays["indices"].tolist()), domain)
-    except (OSError, ValueError, KeyError, EOFError, TypeError) as error:
+    except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile, zlib.error) as error:
         raise StoreError(f"{folder / INPUTS} is missing or damaged ({error}): restore it from a copy") from error
 
 

@@ -1,0 +1,271 @@
+"""Which part of a network is local, and which positions of its feature maps a changed pixel reaches.
+
+A network that begins with convolutions, pooling and elementwise operations lets a pixel reach only a small window of
+every feature map, up to the first dense layer. This module finds that part and the windows; nothing is computed here.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from l0tre.model.graph import Graph, Node
+
+__all__ = [
+    "POINTWISE",
+    "LocalPlan",
+    "Span",
+    "need",
+    "overlap",
+    "plan_local",
+    "reach",
+    "spans",
+    "stage_spans",
+    "window",
+    "window_share",
+]
+
+POINTWISE = frozenset({"relu", "leaky_relu", "sigmoid", "tanh", "clip"})
+JOINS = frozenset({"add", "sub", "concat"})
+MOST_SHARE = 0.5  # of the cut's map that one pixel may reach; beyond it whole forward passes are as good
+
+
+@dataclass(frozen=True)
+class Span:
+    """An interval of positions along one axis of a feature map, both ends included; empty if ``last < first``."""
+
+    first: int
+    last: int
+
+    @property
+    def size(self) -> int:
+        """Number of positions."""
+        return max(self.last - self.first + 1, 0)
+
+
+@dataclass(frozen=True)
+class LocalPlan:
+    """The local part of a graph.
+
+    Attributes:
+        graph: The network, its input seen as a map ``(C, H, W)``.
+        cut: The last local node; everything behind it reads only this node.
+        head: What reads the cut: ``linear`` (a dense layer on the flattened map), ``mean`` (the mean of every channel)
+            or ``map`` (anything else, which needs the whole map).
+        tail: The first node that is computed in full.
+        strides: For each node up to the cut, how many input pixels one step of its map stands for.
+        joints: Nodes up to the cut that alone connect what is before and behind them, the input first.
+    """
+
+    graph: Graph
+    cut: int
+    head: str
+    tail: int
+    strides: tuple[int, ...]
+    joints: tuple[int, ...]
+
+    @property
+    def stride(self) -> int:
+        """Stride of the cut: windows repeat with this period over the image."""
+        return self.strides[self.cut]
+
+
+def plan_local(graph: Graph, most_share: float = MOST_SHARE) -> LocalPlan | str:
+    """Find the local part of a network.
+
+    Args:
+        graph: The network.
+        most_share: The largest share of the cut's map that one pixel may reach.
+
+    Returns:
+        The plan, or the reason why there is none.
+    """
+    graph = _as_map(graph)
+    if len(graph.input_shape) != 3:
+        return f"inputs of shape {graph.input_shape} are not maps of channels, height and width"
+    strides = [1]
+    for node in graph.nodes[1:]:
+        stride = _stride(node, graph, strides)
+        if stride is None:
+            break
+        strides.append(stride)
+    last = graph.last_use()
+    joints = [place for place in range(len(strides)) if max(last[:place], default=place) <= place]
+    for cut in reversed(joints):
+        head, tail = _head(graph, cut)
+        if (head == "map" and cut == 0) or window_share(graph, cut) > most_share:
+            continue
+        kept = tuple(joint for joint in joints if joint <= cut)
+        return LocalPlan(graph, cut, head, tail, tuple(strides[: cut + 1]), kept)
+    stopper = graph.nodes[len(strides)] if len(strides) < len(graph.nodes) else graph.nodes[-1]
+    return (
+        f"a single pixel reaches more than {most_share:.0%} of the map before "
+        f"{stopper.name or stopper.op} ({stopper.op}) mixes all positions"
+    )
+
+
+def spans(graph: Graph, upto: int, first: Span, axis: int, start: int = 0) -> list[Span]:
+    """What a span of one node reaches at every later local node.
+
+    Args:
+        graph: The network.
+        upto: The last node asked about.
+        first: The span at node ``start``.
+        axis: 0 for rows, 1 for columns.
+        start: A joint of the plan.
+
+    Returns:
+        One span for each node from ``start`` to ``upto``, not clipped to the maps.
+    """
+    found = [first]
+    for node in graph.nodes[start + 1 : upto + 1]:
+        found.append(reach(node, [found[source - start] for source in node.inputs], axis))
+    return found
+
+
+def reach(node: Node, sources: Sequence[Span], axis: int) -> Span:
+    """The positions of a node's output that read any position of its inputs' spans."""
+    if any(span.size == 0 for span in sources):
+        return Span(0, -1)
+    low, high = min(span.first for span in sources), max(span.last for span in sources)
+    if node.op == "pad":
+        shift = _front(node, axis)
+        return Span(low + shift, high + shift)
+    if node.op not in ("conv", "max_pool", "avg_pool"):
+        return Span(low, high)
+    kernel, stride, padding, dilation = window(node, axis)
+    return Span(-((-(low + padding - (kernel - 1) * dilation)) // stride), (high + padding) // stride)
+
+
+def need(node: Node, span: Span, axis: int) -> Span:
+    """The positions of a node's input that a span of its output reads."""
+    if node.op == "pad":
+        shift = _front(node, axis)
+        return Span(span.first - shift, span.last - shift)
+    if node.op not in ("conv", "max_pool", "avg_pool"):
+        return span
+    kernel, stride, padding, dilation = window(node, axis)
+    return Span(span.first * stride - padding, span.last * stride - padding + (kernel - 1) * dilation)
+
+
+def overlap(a: Span, b: Span) -> Span:
+    """The positions that two spans share."""
+    return Span(max(a.first, b.first), min(a.last, b.last))
+
+
+def window(node: Node, axis: int) -> tuple[int, int, int, int]:
+    """Kernel, stride, padding and dilation of a convolution or pooling along one axis."""
+    kernel = node.tensors["weight"].shape[2 + axis] if node.op == "conv" else node.ints("kernel")[axis]
+    dilation = 1 if node.op == "avg_pool" else node.ints("dilation")[axis]
+    return int(kernel), node.ints("stride")[axis], node.ints("padding")[axis], dilation
+
+
+def window_share(graph: Graph, cut: int) -> float:
+    """The largest share of the cut's map that one pixel in the middle of the image reaches."""
+    share = 1.0
+    for axis in (0, 1):
+        size = graph.input_shape[1 + axis]
+        middle = range(size // 2, min(size, size // 2 + 8))
+        extent = graph.nodes[cut].shape[1 + axis]
+        largest = max(spans(graph, cut, Span(i, i), axis)[-1].size for i in middle)
+        share *= min(largest / extent, 1.0) if size > 1 else 1.0
+    return share
+
+
+def _front(node: Node, axis: int) -> int:
+    """Padding in front of an axis; ``F.pad`` lists the last axis first."""
+    padding = node.ints("padding")
+    return padding[0] if axis == 1 else padding[2] if len(padding) > 2 else 0
+
+
+def _stride(node: Node, graph: Graph, strides: Sequence[int]) -> int | None:
+    """Stride of a node's map in input pixels, or ``None`` if the node is not local."""
+    if len(node.shape) != 3 or any(source >= len(strides) for source in node.inputs):
+        return None
+    before = {strides[source] for source in node.inputs}
+    if len(before) > 1:
+        return None
+    (stride,) = before
+    if node.op in POINTWISE:
+        return stride
+    if node.op in JOINS:
+        same = all(graph.nodes[source].shape[1:] == node.shape[1:] for source in node.inputs)
+        channels = node.op == "concat" or all(graph.nodes[source].shape == node.shape for source in node.inputs)
+        return stride if same and channels and node.attributes.get("dim", 0) == 0 else None
+    if node.op == "scale":
+        factor = node.tensors.get("scale")
+        uniform = factor is None or factor.numel() == 1 or (factor.ndim == 3 and factor.shape[1:] == (1, 1))
+        same = graph.nodes[node.inputs[0]].shape == node.shape
+        return stride if uniform and same else None
+    if node.op == "pad":
+        return stride if len(node.ints("padding")) <= 4 else None
+    if node.op == "avg_pool" and any(node.ints("padding")) and not node.attributes["count_include_pad"]:
+        return None
+    if node.op in ("conv", "max_pool", "avg_pool"):
+        rows, columns = node.ints("stride")
+        return stride * rows if rows == columns else None
+    return None
+
+
+def _head(graph: Graph, cut: int) -> tuple[str, int]:
+    """What reads the cut, and the first node behind that."""
+    readers = [place for place, node in enumerate(graph.nodes) if cut in node.inputs]
+    if len(readers) != 1:
+        return "map", cut + 1
+    reader = graph.nodes[readers[0]]
+    if reader.op == "mean" and sorted(reader.ints("dims")) == [1, 2]:
+        return "mean", readers[0] + 1
+    if reader.op == "reshape" and len(reader.shape) == 1:
+        behind = [place for place, node in enumerate(graph.nodes) if readers[0] in node.inputs]
+        if len(behind) == 1 and graph.nodes[behind[0]].op == "linear":
+            return "linear", behind[0] + 1
+    return "map", cut + 1
+
+
+def _as_map(graph: Graph) -> Graph:
+    """A network on vectors as one on maps of a single row; others as they are."""
+    if len(graph.input_shape) != 1:
+        return graph
+    size = graph.input_shape[0]
+    nodes: list[Node] = [replace(graph.nodes[0], shape=(1, 1, size))]
+    rest = list(graph.nodes[1:])
+    while rest and rest[0].op in POINTWISE | {"scale"} and rest[0].inputs == (len(nodes) - 1,):
+        nodes.append(replace(rest.pop(0), shape=(1, 1, size)))
+    place = len(nodes)
+    if any(source < place - 1 for node in rest for source in node.inputs):
+        return graph  # something reads past the elementwise part
+    nodes.append(Node("reshape", (place - 1,), (size,), attributes={"shape": (size,)}))
+    moved = [replace(node, inputs=tuple(source + 1 for source in node.inputs)) for node in rest]
+    return Graph((*nodes, *moved))
+
+
+def stage_spans(plan: LocalPlan, start: int, rows: Span, target: Span, axis: int) -> Mapping[int, Span]:
+    """The positions to compute at every node from ``start`` to the cut.
+
+    Args:
+        plan: The local part.
+        start: A joint where the change is known.
+        rows: What has changed there.
+        target: What is wanted at the cut.
+        axis: 0 for rows, 1 for columns.
+
+    Returns:
+        For each node what is both reached by the change and read by the target.
+    """
+    graph = plan.graph
+    reached = spans(graph, plan.cut, rows, axis, start)
+    wanted: dict[int, Span] = {plan.cut: target}
+    for place in range(plan.cut, start, -1):
+        node = graph.nodes[place]
+        if place not in wanted:
+            continue
+        back = need(node, wanted[place], axis)
+        for source in node.inputs:
+            if source >= start:
+                known = wanted.get(source)
+                wanted[source] = (
+                    back if known is None else Span(min(known.first, back.first), max(known.last, back.last))
+                )
+    return {
+        place: overlap(reached[place - start], wanted[place]) if place > start else rows
+        for place in range(start, plan.cut + 1)
+        if place in wanted or place == start
+    }

@@ -1,0 +1,84 @@
+"""Help, version, and words that the command line does not know."""
+
+import re
+
+import pytest
+from typer.testing import CliRunner
+
+import l0tre as package
+from l0tre.cli.app import app
+from tests.cli.running import Files, check_error, l0tre
+
+COMMON = [
+    "--time-budget",
+    "--epsilon",
+    "--grid",
+    "--colours",
+    "--memory",
+    "--mean",
+    "--std",
+    "--input-shape",
+    "--device",
+    "--data-dir",
+    "--split",
+    "--scale",
+    "--resize",
+    "--groups",
+    "--mask",
+    "--low",
+    "--high",
+    "--quiet",
+    "--json",
+]
+OPTIONS = {
+    "evaluate": [*COMMON, "--out", "--resume", "--max-t", "--limit", "--shuffle", "--seed"],
+    "verify": [*COMMON, "--radius", "--index", "--timeout"],
+    "show": ["--json", "--all"],
+    "report": [],
+}
+
+
+@pytest.mark.parametrize("command", OPTIONS)
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+def test_the_help_of_a_command_explains_every_option(command: str, flag: str) -> None:
+    result = CliRunner().invoke(app, [command, flag], terminal_width=200, env={"COLUMNS": "200"})
+    assert result.exit_code == 0
+    text = re.sub(r"\x1b\[[0-9;]*m", "", result.output)
+    for option in OPTIONS[command]:
+        assert re.search(rf"{option}\b", text), option
+    assert "Usage" in text
+
+
+def test_no_words_give_the_help() -> None:
+    bare = l0tre()
+    assert (bare.code, bare.err) == (0, "")
+    assert bare.out == l0tre("--help").out
+    for command in OPTIONS:
+        assert command in bare.out
+
+
+def test_version() -> None:
+    result = l0tre("--version")
+    assert (result.code, result.out, result.err) == (0, f"l0tre {package.__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["frobnicate"], "frobnicate"),
+        (["evaluate"], "MODEL"),
+        (["evaluate", "MODEL"], "no images were given"),
+        (["evaluate", "MODEL", "DATA", "more"], "more"),
+        (["evaluate", "MODEL", "DATA", "--frob"], "--frob"),
+        (["evaluate", "MODEL", "DATA", "--out"], "--out"),
+        (["evaluate", "MODEL", "DATA", "--epsilon", "wide"], "--epsilon"),
+        (["evaluate", "MODEL", "DATA", "--max-t", "1.5"], "--max-t"),
+        (["evaluate", "MODEL", "DATA", "--limit", "few"], "--limit"),
+        (["verify", "MODEL", "DATA"], "--radius"),
+        (["show"], "RUN"),
+        (["report", "a", "b"], "b"),
+    ],
+)
+def test_words_that_are_not_understood_give_one_line(files: Files, words: list[str], expected: str) -> None:
+    known = {"MODEL": files.model, "DATA": files.data}
+    check_error(l0tre(*(known.get(word, word) for word in words)), expected)
