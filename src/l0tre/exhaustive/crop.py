@@ -5,7 +5,7 @@ operation maps differences to differences, any other one is evaluated on the win
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,12 @@ from l0tre.model.graph import Node, run_node
 
 __all__ = ["Base", "Sites", "apply_head", "base_values", "carry", "finish", "paste", "shifted"]
 
+Box = tuple[Span, Span]  # rows and columns
+
+# A convolution of a small window is faster as one matrix product, unless the matrix is mostly zeros.
+MATRIX_WORK = 3  # times the multiplications of the convolution
+MATRIX_SIZE = 2**24  # entries
+
 
 @dataclass(frozen=True)
 class Base:
@@ -23,7 +29,8 @@ class Base:
 
     Attributes:
         maps: Output of every node up to the cut, each ``[images, C, H, W]``.
-        head: Output of the layer behind the cut (``linear`` or ``mean``), ``[images, ...]``; the cut's map otherwise.
+        head: Output of the layer behind the cut (``linear`` or ``mean``), ``[images, features]``; for another head the
+            cut's map.
     """
 
     maps: tuple[Tensor, ...]
@@ -39,11 +46,13 @@ class Sites:
             home, along rows and columns.
         rows: Window of every node along rows, at the pattern's home.
         columns: Likewise along columns.
+        known: Positions worked out already; they are the same for all images.
     """
 
     steps: Tensor
     rows: Mapping[int, Span]
     columns: Mapping[int, Span]
+    known: dict[tuple[int, Box], tuple[Tensor, Tensor, Tensor | None]] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
         return int(self.steps.shape[1])
@@ -52,9 +61,28 @@ class Sites:
         """Some of the places."""
         return Sites(self.steps[:, first:last], self.rows, self.columns)
 
-    def spans(self, place: int) -> tuple[Span, Span]:
-        """Window of a node at home: rows, columns."""
+    def box(self, place: int) -> Box:
+        """Window of a node at home."""
         return self.rows[place], self.columns[place]
+
+    def positions(
+        self, plan: LocalPlan, place: int, box: Box, device: torch.device
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Rows ``[sites, rows, 1]`` and columns ``[sites, 1, columns]`` of a box on a node's map, clamped to it.
+
+        Returns:
+            Both, and which positions are outside the map, bool ``[sites, rows, columns]``; ``None`` if none is.
+        """
+        key = (place, box)
+        if key not in self.known:
+            pace = plan.stride // plan.strides[place]
+            height, width = plan.graph.nodes[place].shape[1:]
+            rows = (self.steps[0][:, None] * pace + torch.arange(box[0].first, box[0].last + 1))[:, :, None]
+            columns = (self.steps[1][:, None] * pace + torch.arange(box[1].first, box[1].last + 1))[:, None, :]
+            outside = ((rows < 0) | (rows >= height)) | ((columns < 0) | (columns >= width))
+            mask = outside.to(device) if bool(outside.any()) else None
+            self.known[key] = rows.clamp(0, height - 1).to(device), columns.clamp(0, width - 1).to(device), mask
+        return self.known[key]
 
 
 @torch.inference_mode()
@@ -71,7 +99,8 @@ def base_values(plan: LocalPlan, images: Tensor) -> Base:
     values: dict[int, Tensor] = {0: images}
     for place, node in enumerate(plan.graph.nodes[1 : plan.tail], start=1):
         values[place] = run_node(node, *(values[source] for source in node.inputs))
-    return Base(tuple(values[place] for place in range(plan.cut + 1)), values[plan.tail - 1])
+    head = values[plan.tail - 1]
+    return Base(tuple(values[place] for place in range(plan.cut + 1)), head if plan.head == "map" else head.flatten(1))
 
 
 def carry(plan: LocalPlan, base: Base, sites: Sites, start: int, change: Tensor, upto: int | None = None) -> Tensor:
@@ -82,20 +111,22 @@ def carry(plan: LocalPlan, base: Base, sites: Sites, start: int, change: Tensor,
         base: The unchanged images.
         sites: Where, and the windows of all nodes from ``start`` on.
         start: The joint at which the change is given.
-        change: Difference to the original there, ``[images, sites, variants, C, rows, columns]``.
+        change: Difference to the original there, ``[images, sites, variants, C, rows, columns]``; it is overwritten.
         upto: Where to; default the cut.
 
     Returns:
         The difference at that node, ``[images, sites, variants, C, rows, columns]`` in its window.
     """
-    last = plan.graph.last_use()
     end = plan.cut if upto is None else upto
+    last = plan.graph.last_use()
     values = {start: change}
     for place in range(start + 1, end + 1):
         if place not in sites.rows:
             continue
         node = plan.graph.nodes[place]
         sources = [values[source] for source in node.inputs]
+        if any(last[source] > place for source in node.inputs) and node.op in POINTWISE:
+            sources = [source.clone() for source in sources]  # another node still reads it
         values[place] = _step(plan, base, sites, place, node, sources)
         for source in set(node.inputs):
             if last[source] == place:
@@ -104,56 +135,70 @@ def carry(plan: LocalPlan, base: Base, sites: Sites, start: int, change: Tensor,
 
 
 def _step(plan: LocalPlan, base: Base, sites: Sites, place: int, node: Node, sources: Sequence[Tensor]) -> Tensor:
-    first = sources[0]
-    lead = first.shape[:3]
+    box, origins = sites.box(place), [sites.box(source) for source in node.inputs]
+    first, source = sources[0], node.inputs[0]
     if node.op in POINTWISE:
-        before = _window(base.maps[node.inputs[0]], plan, sites, node.inputs[0], sites.spans(place))
-        after = _window(base.maps[place], plan, sites, place, sites.spans(place))
-        inner = shifted(first, sites.spans(node.inputs[0]), sites.spans(place))
-        result = run_node(node, inner + before[:, :, None]) - after[:, :, None]
-    elif node.op == "scale":
+        before = _window(base.maps[source], plan, sites, source, box)
+        value = shifted(first, origins[0], box).add_(before[:, :, None])
+        # Outside the map nothing changed, and f(0) - f(0) is no change either.
+        return run_node(node, value).sub_(run_node(node, before)[:, :, None])
+    if node.op == "scale":
         factor = node.tensors.get("scale")
-        inner = shifted(first, sites.spans(node.inputs[0]), sites.spans(place))
-        result = inner if factor is None else inner * factor
-    elif node.op in ("add", "sub", "concat"):
-        parts = [
-            shifted(value, sites.spans(source), sites.spans(place))
-            for value, source in zip(sources, node.inputs, strict=True)
-        ]
+        value = shifted(first, origins[0], box)
+        return value * factor if factor is not None else value.clone() if value is first else value
+    if node.op in ("add", "sub", "concat"):
+        parts = [shifted(value, origin, box) for value, origin in zip(sources, origins, strict=True)]
         if node.op == "concat":
             return torch.cat(parts, 3)
         return parts[0] + parts[1] if node.op == "add" else parts[0] - parts[1]
-    elif node.op == "pad":
-        wanted = (need(node, sites.rows[place], 0), need(node, sites.columns[place], 1))
-        result = shifted(first, sites.spans(node.inputs[0]), wanted)
-    else:
-        wanted = (need(node, sites.rows[place], 0), need(node, sites.columns[place], 1))
-        patch = shifted(first, sites.spans(node.inputs[0]), wanted)
-        if node.op == "max_pool":
-            patch = (
-                patch
-                + _window(base.maps[node.inputs[0]], plan, sites, node.inputs[0], wanted, float("-inf"))[:, :, None]
-            )
-        result = _valid(node, patch.flatten(0, 2))
-        result = result.reshape(*lead, *result.shape[1:])
-        if node.op == "max_pool":
-            result = result - _window(base.maps[place], plan, sites, place, sites.spans(place))[:, :, None]
-    return _inside(result, plan, sites, place)
-
-
-def _valid(node: Node, patch: Tensor) -> Tensor:
-    """A convolution or pooling of ready-made patches: no padding, no bias."""
-    if node.op == "conv":
-        stride, dilation = node.ints("stride"), node.ints("dilation")
-        groups = int(node.number("groups"))
-        return F.conv2d(patch, node.tensors["weight"], None, stride, 0, dilation, groups)
+    wanted = (need(node, box[0], 0), need(node, box[1], 1))
+    if node.op == "pad":
+        value = shifted(first, origins[0], wanted)
+        return value.clone() if value is first else value
     if node.op == "max_pool":
-        return F.max_pool2d(patch, node.ints("kernel"), node.ints("stride"), 0, node.ints("dilation"))
-    return F.avg_pool2d(patch, node.ints("kernel"), node.ints("stride"))
+        patch = _window(base.maps[source], plan, sites, source, wanted, float("-inf"))
+        value = shifted(first, origins[0], wanted) + patch[:, :, None]
+        result = _patches(node, value) - _patches(node, patch[:, :, None])
+        # Where a whole patch lies outside, infinity minus infinity; the mask below clears it.
+        return _inside(result, plan, sites, place)
+    if node.op == "conv":
+        return _inside(_convolve(plan, node, first, origins[0], wanted, box), plan, sites, place)
+    return _inside(_patches(node, shifted(first, origins[0], wanted)), plan, sites, place)
 
 
-def shifted(value: Tensor, now: tuple[Span, Span], wanted: tuple[Span, Span]) -> Tensor:
-    """A difference known on one window, on another one: zero outside, cut where it is larger."""
+def _patches(node: Node, value: Tensor) -> Tensor:
+    """Pooling of ready-made patches ``[images, sites, variants, C, rows, columns]``: no padding."""
+    flat = value.flatten(0, 2)
+    if node.op == "max_pool":
+        result = F.max_pool2d(flat, node.ints("kernel"), node.ints("stride"), 0, node.ints("dilation"))
+    else:
+        result = F.avg_pool2d(flat, node.ints("kernel"), node.ints("stride"))
+    return result.reshape(*value.shape[:3], *result.shape[1:])
+
+
+def _convolve(plan: LocalPlan, node: Node, value: Tensor, now: Box, wanted: Box, box: Box) -> Tensor:
+    """A convolution of a difference known on ``now``, for the outputs in ``box`` that read ``wanted``; no bias."""
+    channels, rows, columns = value.shape[3:]
+    weight, groups = node.tensors["weight"], int(node.number("groups"))
+    out = (weight.shape[0], box[0].size, box[1].size)
+    entries = channels * rows * columns * out[0] * out[1] * out[2]
+    work = out[1] * out[2] * weight.numel()
+
+    def convolve(x: Tensor) -> Tensor:
+        padded = shifted(x, now, wanted)
+        return F.conv2d(padded, weight, None, node.ints("stride"), 0, node.ints("dilation"), groups)
+
+    if entries > MATRIX_SIZE or entries > MATRIX_WORK * work:
+        return convolve(value.flatten(0, 2)).reshape(*value.shape[:3], *out)
+    key = (id(weight), now, wanted, box)
+    if key not in plan.matrices:
+        unit = torch.eye(channels * rows * columns, device=value.device)
+        plan.matrices[key] = convolve(unit.reshape(-1, channels, rows, columns)).flatten(1)
+    return (value.flatten(0, 2).flatten(1) @ plan.matrices[key]).reshape(*value.shape[:3], *out)
+
+
+def shifted(value: Tensor, now: Box, wanted: Box) -> Tensor:
+    """A difference known on one box, on another one: zero outside, cut where it is larger."""
     if now == wanted:
         return value
     (rows, columns), (to_rows, to_columns) = now, wanted
@@ -168,41 +213,18 @@ def shifted(value: Tensor, now: tuple[Span, Span], wanted: tuple[Span, Span]) ->
     )
 
 
-def _positions(plan: LocalPlan, sites: Sites, place: int, spans: tuple[Span, Span]) -> tuple[Tensor, Tensor]:
-    """Positions on a node's map: int64 ``[sites, rows]`` and ``[sites, columns]``, on the CPU."""
-    pace = plan.stride // plan.strides[place]
-    rows = sites.steps[0][:, None] * pace + torch.arange(spans[0].first, spans[0].last + 1)
-    columns = sites.steps[1][:, None] * pace + torch.arange(spans[1].first, spans[1].last + 1)
-    return rows, columns
-
-
-def _window(
-    source: Tensor, plan: LocalPlan, sites: Sites, place: int, spans: tuple[Span, Span], fill: float = 0.0
-) -> Tensor:
+def _window(source: Tensor, plan: LocalPlan, sites: Sites, place: int, box: Box, fill: float = 0.0) -> Tensor:
     """Windows of a map ``[n, C, H, W]`` as ``[n, sites, C, rows, columns]``; ``fill`` outside the map."""
-    rows, columns = _positions(plan, sites, place, spans)
-    height, width = source.shape[2:]
-    inside = _mask(rows, columns, height, width)
-    device = source.device
-    row, column = rows.clamp(0, height - 1).to(device), columns.clamp(0, width - 1).to(device)
+    rows, columns, outside = sites.positions(plan, place, box, source.device)
     # Advanced indices in the last two places give [n, C, sites, rows, columns].
-    found = source[:, :, row[:, :, None], column[:, None, :]].transpose(1, 2)
-    return found if inside is None else found.masked_fill(~inside.to(device)[:, None], fill)
-
-
-def _mask(rows: Tensor, columns: Tensor, height: int, width: int) -> Tensor | None:
-    """Which positions lie on the map, ``[sites, rows, columns]``; ``None`` if all do."""
-    row, column = (rows >= 0) & (rows < height), (columns >= 0) & (columns < width)
-    if bool(row.all()) and bool(column.all()):
-        return None
-    return row[:, :, None] & column[:, None, :]
+    found = source[:, :, rows, columns].transpose(1, 2)
+    return found if outside is None else found.masked_fill(outside[:, None], fill)
 
 
 def _inside(value: Tensor, plan: LocalPlan, sites: Sites, place: int) -> Tensor:
     """No difference outside the map: there is nothing there."""
-    rows, columns = _positions(plan, sites, place, sites.spans(place))
-    inside = _mask(rows, columns, *plan.graph.nodes[place].shape[1:])
-    return value if inside is None else value.masked_fill(~inside.to(value.device)[:, None, None], 0.0)
+    outside = sites.positions(plan, place, sites.box(place), value.device)[2]
+    return value if outside is None else value.masked_fill_(outside[:, None, None], 0.0)
 
 
 def apply_head(plan: LocalPlan, sites: Sites, change: Tensor) -> Tensor:
@@ -219,12 +241,15 @@ def apply_head(plan: LocalPlan, sites: Sites, change: Tensor) -> Tensor:
     shape = plan.graph.nodes[plan.cut].shape
     if plan.head == "mean":
         return change.sum((4, 5)) / (shape[1] * shape[2])
-    weight = plan.graph.nodes[plan.tail - 1].tensors["weight"]
-    window = _window(weight.reshape(-1, *shape), plan, sites, plan.cut, sites.spans(plan.cut))
-    matrix = window.permute(1, 2, 3, 4, 0).flatten(1, 3)  # [sites, C * rows * columns, features]
+    if "head" not in plan.matrices:
+        weight = plan.graph.nodes[plan.tail - 1].tensors["weight"].reshape(-1, *shape)
+        plan.matrices["head"] = weight.permute(2, 3, 1, 0).contiguous()  # [H, W, C, features]: windows copy fast
+    rows, columns, _ = sites.positions(plan, plan.cut, sites.box(plan.cut), change.device)
+    # Outside the map any weight will do: there is no change.
+    matrix = plan.matrices["head"][rows, columns].flatten(1, 3)  # [sites, rows * columns * C, features]
     images, count, variants = change.shape[:3]
-    rows = change.transpose(0, 1).reshape(count, images * variants, -1)
-    return torch.bmm(rows, matrix).reshape(count, images, variants, -1).transpose(0, 1)
+    flat = change.permute(1, 0, 2, 4, 5, 3).reshape(count, images * variants, -1)
+    return torch.bmm(flat, matrix).reshape(count, images, variants, -1).transpose(0, 1)
 
 
 def paste(plan: LocalPlan, base: Base, sites: Sites, change: Tensor) -> Tensor:
@@ -239,19 +264,14 @@ def paste(plan: LocalPlan, base: Base, sites: Sites, change: Tensor) -> Tensor:
     Returns:
         ``[images, sites, variants, C, H, W]``.
     """
-    rows, columns = _positions(plan, sites, plan.cut, sites.spans(plan.cut))
-    height, width = plan.graph.nodes[plan.cut].shape[1:]
-    top, left = max(0, -int(rows.min())), max(0, -int(columns.min()))
-    tall = top + max(height, int(rows.max()) + 1)
-    wide = left + max(width, int(columns.max()) + 1)
+    rows, columns, outside = sites.positions(plan, plan.cut, sites.box(plan.cut), change.device)
     images, count, variants, channels = change.shape[:4]
-    # Windows may hang over the edge, where the change is zero: paste on a larger sheet and cut it back.
-    sheet = torch.zeros(count, tall, wide, images, variants, channels, device=change.device)
-    site = torch.arange(count)[:, None, None].to(change.device)
-    row, column = (rows + top).to(change.device), (columns + left).to(change.device)
-    sheet[site, row[:, :, None], column[:, None, :]] = change.permute(1, 4, 5, 0, 2, 3)
-    full = sheet[:, top : top + height, left : left + width].permute(3, 0, 4, 5, 1, 2)
-    return full + base.maps[plan.cut][:, None, None]
+    height, width = plan.graph.nodes[plan.cut].shape[1:]
+    if outside is not None:  # a spare row takes what hangs over the edge, where the change is zero
+        rows = torch.where(outside, height, rows)
+    sheet = torch.zeros(count, height + 1, width, images, variants, channels, device=change.device)
+    sheet[torch.arange(count, device=change.device)[:, None, None], rows, columns] = change.permute(1, 4, 5, 0, 2, 3)
+    return sheet[:, :height].permute(3, 0, 4, 5, 1, 2) + base.maps[plan.cut][:, None, None]
 
 
 def finish(plan: LocalPlan, head: Tensor) -> Tensor:
@@ -259,12 +279,12 @@ def finish(plan: LocalPlan, head: Tensor) -> Tensor:
 
     Args:
         plan: The local part.
-        head: Output of the head (or the cut's whole map), ``[rows, ...]`` in the shape of that node.
+        head: Output of the head ``[rows, features]``, or the cut's whole map ``[rows, C, H, W]``.
 
     Returns:
         Scores, ``[rows, classes]``.
     """
-    values = {plan.tail - 1: head}
+    values = {plan.tail - 1: head.reshape(-1, *plan.graph.nodes[plan.tail - 1].shape)}
     for place, node in enumerate(plan.graph.nodes[plan.tail :], start=plan.tail):
         values[place] = run_node(node, *(values[source] for source in node.inputs))
     return values[len(plan.graph.nodes) - 1]

@@ -2,11 +2,10 @@
 
 With ``D(T)`` the difference that changing the set ``T`` makes behind the cut, ``D(T)`` is the sum of the interactions
 ``I(T')`` over all subsets ``T'`` of ``T`` (inclusion and exclusion). ``I(T')`` is not zero only where the windows of
-all of ``T'`` meet, and a set whose windows have no common position has none. So a few stored tables give every set.
+all of ``T'`` meet, and a set whose windows have no common position has none. So a few tables give every set.
 """
 
 import itertools
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -14,21 +13,24 @@ import torch
 from torch import Tensor
 
 from l0tre.domain import Domain
-from l0tre.exhaustive.crop import Base, Sites, apply_head, carry, shifted
+from l0tre.exhaustive.crop import Base, Box, Sites, apply_head, carry, shifted
 from l0tre.exhaustive.local import POINTWISE, LocalPlan, Span, overlap, spans, stage_spans
 
 __all__ = [
     "Locality",
+    "Pattern",
     "Singles",
     "interactions",
     "make_locality",
+    "make_patterns",
     "meet",
     "phases",
     "seed",
     "single_changes",
     "single_sites",
-    "stages",
 ]
+
+Pixel = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class Locality:
         places: int64 ``[groups, 2]`` on the CPU: row and column of each group's pixel.
         windows: int64 ``[groups, 4]`` on the CPU: first and last row, first and last column that it reaches at the
             cut, clipped to the map.
+        stages: Joints at which the changes of single groups are kept, to start sets from: outputs of linear operations
+            that feed another kind of operation, and the cut.
     """
 
     plan: LocalPlan
@@ -49,6 +53,12 @@ class Locality:
     grid: Tensor
     places: Tensor
     windows: Tensor
+    stages: tuple[int, ...]
+
+    def box(self, pixel: Pixel, node: int) -> Box:
+        """What a pixel reaches at a node, not clipped."""
+        rows, columns = (spans(self.plan.graph, node, Span(pixel[a], pixel[a]), a)[-1] for a in (0, 1))
+        return rows, columns
 
 
 @dataclass(frozen=True)
@@ -59,14 +69,33 @@ class Singles:
         images: float32 ``[images, values]``, the originals.
         base: Their activations.
         head: Difference behind the cut, ``[images, groups, points, features]``.
-        stored: For some joints the difference there, by phase: groups of the phase (int64, CPU) and
-            ``[images, groups of the phase, points, C, rows, columns]``.
+        stored: For every stage the difference there, by phase: groups of the phase (int64, ascending) and
+            ``[images, groups of the phase, points, C, rows, columns]``; empty when only ``head`` was asked for.
     """
 
     images: Tensor
     base: Base
     head: Tensor
-    stored: dict[int, dict[tuple[int, int], tuple[Tensor, Tensor]]]
+    stored: dict[int, dict[Pixel, tuple[Tensor, Tensor]]]
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """Sets that are copies of one arrangement of pixels, and how to compute their interaction.
+
+    Attributes:
+        rows: int64 ``[sets]``: which rows of the table of sets they are.
+        groups: int64 ``[sets, t]``.
+        pixels: The arrangement at its home.
+        start: The stage at which the groups' changes still add up.
+        sites: Windows from ``start`` on, for each subset of at least two of the groups; the cut's is where all meet.
+    """
+
+    rows: Tensor
+    groups: Tensor
+    pixels: tuple[Pixel, ...]
+    start: int
+    sites: dict[tuple[int, ...], Sites]
 
 
 def make_locality(plan: LocalPlan, domain: Domain, grid: Tensor) -> Locality | str:
@@ -87,7 +116,13 @@ def make_locality(plan: LocalPlan, domain: Domain, grid: Tensor) -> Locality | s
         reached = [spans(plan.graph, plan.cut, Span(i, i), axis)[-1] for i in range(size)]
         table = torch.tensor([[max(span.first, 0), min(span.last, extent - 1)] for span in reached])
         windows.append(table[places[:, axis]])
-    return Locality(plan, domain, grid, places, torch.cat(windows, 1))
+    kinds = POINTWISE | {"max_pool"}
+    inner = [
+        joint
+        for joint in plan.joints
+        if 0 < joint < plan.cut and plan.graph.nodes[joint].op not in kinds and plan.graph.nodes[joint + 1].op in kinds
+    ]
+    return Locality(plan, domain, grid, places, torch.cat(windows, 1), (*inner, plan.cut))
 
 
 def meet(locality: Locality, a: Tensor, b: Tensor) -> Tensor:
@@ -98,8 +133,8 @@ def meet(locality: Locality, a: Tensor, b: Tensor) -> Tensor:
     return rows & columns
 
 
-def phases(locality: Locality) -> Iterator[tuple[tuple[int, int], Tensor]]:
-    """Groups by their phase of the stride."""
+def phases(locality: Locality) -> Iterator[tuple[Pixel, Tensor]]:
+    """Groups (int64, CPU, ascending) by their phase of the stride."""
     stride = locality.plan.stride
     phase = locality.places % stride
     for row, column in itertools.product(range(stride), repeat=2):
@@ -119,229 +154,192 @@ def seed(locality: Locality, images: Tensor, groups: Tensor) -> Tensor:
     return change.scatter_(3, channel, difference)[..., None, None]
 
 
-def _home(locality: Locality, phase: tuple[int, int], upto: int) -> tuple[list[Span], list[Span]]:
-    """Windows of a single pixel at the phase's home, for every node up to one."""
+def single_sites(locality: Locality, phase: Pixel, groups: Tensor, upto: int) -> Sites:
+    """Where groups of one phase are, and their windows at every node up to one."""
     graph = locality.plan.graph
     rows, columns = (spans(graph, upto, Span(phase[axis], phase[axis]), axis) for axis in (0, 1))
-    return rows, columns
-
-
-def single_sites(locality: Locality, phase: tuple[int, int], groups: Tensor, upto: int) -> Sites:
-    """Where groups of one phase are, and their windows at every node up to one."""
-    rows, columns = _home(locality, phase, upto)
     steps = (locality.places[groups] // locality.plan.stride).T
     return Sites(steps, dict(enumerate(rows)), dict(enumerate(columns)))
 
 
 @torch.inference_mode()
-def single_changes(locality: Locality, images: Tensor, base: Base, keep: tuple[int, ...], budget: int) -> Singles:
+def single_changes(locality: Locality, images: Tensor, base: Base, *, keep: bool, budget: int) -> Singles:
     """The effect of every group and grid point on its own.
 
     Args:
-        locality: Network and groups.
+        locality: Network and groups; the plan's head is not ``map``.
         images: float32 ``[images, values]``.
         base: Their activations.
-        keep: Joints whose differences are stored as well.
+        keep: Whether the differences at the stages are stored as well.
         budget: Bytes that one batch may take.
 
     Returns:
-        The effects; ``head`` is empty for a plan whose head needs the whole map.
+        The effects.
     """
     plan = locality.plan
     points = locality.grid.shape[1]
-    features = base.head.shape[-1] if plan.head != "map" else 0
-    head = torch.zeros(len(images), locality.domain.groups, points, features, device=images.device)
-    stored: dict[int, dict[tuple[int, int], tuple[Tensor, Tensor]]] = {joint: {} for joint in keep}
+    head = torch.zeros(len(images), locality.domain.groups, points, base.head.shape[-1], device=images.device)
+    stored: dict[int, dict[Pixel, tuple[Tensor, Tensor]]] = {stage: {} for stage in locality.stages if keep}
     for phase, groups in phases(locality):
         sites = single_sites(locality, phase, groups, plan.cut)
-        if features and all(span.size for span in sites.spans(plan.cut)):
-            for first, last in _batches(plan, sites, len(images) * points, 0, budget):
-                part = groups[first:last]
-                change = carry(plan, base, sites.part(first, last), 0, seed(locality, images, part))
-                head[:, part.to(head.device)] = apply_head(plan, sites.part(first, last), change)
-        for joint in keep:
-            sites = single_sites(locality, phase, groups, joint)
-            change = carry(plan, base, sites, 0, seed(locality, images, groups), upto=joint)
-            stored[joint][phase] = (groups, change)
+        if not all(span.size for span in sites.box(plan.cut)):
+            continue  # no stride of the network sees this pixel
+        for first, last in _batches(plan, sites, len(images) * points, 0, budget):
+            some, here = groups[first:last], sites.part(first, last)
+            change = carry(plan, base, here, 0, seed(locality, images, some))
+            head[:, some.to(head.device)] = apply_head(plan, here, change)
+        for stage in stored:
+            change = carry(plan, base, sites, 0, seed(locality, images, groups), upto=stage)
+            stored[stage][phase] = (groups.to(images.device), change)
     return Singles(images, base, head, stored)
 
 
 def _batches(plan: LocalPlan, sites: Sites, variants: int, start: int, budget: int) -> Iterator[tuple[int, int]]:
     """Ranges of places whose windows fit the budget together."""
-    largest = max(
-        plan.graph.nodes[place].shape[0] * sites.rows[place].size * sites.columns[place].size
-        for place in range(start, plan.cut + 1)
-        if place in sites.rows
-    )
-    head = plan.graph.nodes[plan.tail - 1]
-    cut = plan.graph.nodes[plan.cut].shape[0] * sites.rows[plan.cut].size * sites.columns[plan.cut].size
-    matrix = cut * head.shape[-1] if plan.head == "linear" else 0
+
+    def volume(place: int) -> int:
+        return plan.graph.nodes[place].shape[0] * sites.rows[place].size * sites.columns[place].size
+
+    largest = max(volume(place) for place in sites.rows if place >= start)
+    matrix = volume(plan.cut) * plan.graph.nodes[plan.tail - 1].shape[-1] if plan.head == "linear" else 0
     step = max(1, budget // (4 * (4 * variants * largest + 2 * matrix)))
     for first in range(0, len(sites), step):
         yield first, min(first + step, len(sites))
 
 
-def stages(plan: LocalPlan) -> tuple[int, ...]:
-    """Joints worth storing: outputs of linear operations that feed another kind of operation, the input first."""
-    chosen = [0]
-    for joint in plan.joints[1:]:
-        node, behind = plan.graph.nodes[joint], joint + 1
-        if joint < plan.cut and node.op in ("conv", "scale", "add", "sub", "concat"):
-            reader = plan.graph.nodes[behind]
-            if reader.op in POINTWISE or reader.op == "max_pool":
-                chosen.append(joint)
-    return tuple(chosen)
-
-
-def _stage(locality: Locality, rows: list[int], columns: list[int], stored: dict[int, object]) -> int:
-    """The latest stored joint before which the windows of the pixels never meet at an operation that is not linear."""
-    plan = locality.plan
-    best = 0
-    for joint in sorted(stored):
-        apart = True
-        for place in range(1, joint + 1):
-            op = plan.graph.nodes[place].op
-            if op not in POINTWISE and op != "max_pool":
-                continue
-            for a, b in itertools.combinations(range(len(rows)), 2):
-                across = (
-                    overlap(
-                        spans(plan.graph, place, Span(line[a], line[a]), axis)[-1],
-                        spans(plan.graph, place, Span(line[b], line[b]), axis)[-1],
-                    )
-                    for axis, line in enumerate((rows, columns))
-                )
-                apart &= not all(span.size for span in across)
-        if apart:
-            best = joint
-    return best
-
-
-@torch.inference_mode()
-def interactions(locality: Locality, singles: Singles, sets: Tensor, budget: int) -> Tensor:
-    """The interaction of every set, all of whose windows meet, for a single image.
+def make_patterns(locality: Locality, sets: Tensor, images: int, budget: int) -> list[Pattern]:
+    """Sort sets by arrangement.
 
     Args:
         locality: Network and groups.
-        singles: Effects of single groups for one image.
         sets: int64 ``[sets, t]`` on the CPU, groups whose windows meet pairwise.
+        images: How many images will be worked on together.
         budget: Bytes that one batch may take.
 
     Returns:
-        ``[sets, points ** t, features]``; the first group's points vary slowest.
+        Patterns small enough for one batch each.
     """
     plan = locality.plan
     count, t = sets.shape
-    points = locality.grid.shape[1]
-    result = torch.zeros(count, points**t, singles.head.shape[-1], device=singles.head.device)
     if count == 0:
-        return result
+        return []
+    variants = images * locality.grid.shape[1] ** t
     places = locality.places[sets]  # [sets, t, 2]
     anchor = places.amin(1)
     offsets = (places - anchor[:, None]).reshape(count, 2 * t)
-    patterns, which = torch.cat([anchor % plan.stride, offsets], 1).unique(dim=0, return_inverse=True)
+    keys, which = torch.cat([anchor % plan.stride, offsets], 1).unique(dim=0, return_inverse=True)
     order = which.argsort(stable=True)
-    bounds = torch.bincount(which, minlength=len(patterns)).cumsum(0).tolist()
-    for pattern, first, last in zip(patterns.tolist(), [0, *bounds[:-1]], bounds, strict=True):
+    ends = torch.bincount(which, minlength=len(keys)).cumsum(0).tolist()
+    device = locality.grid.device
+    patterns = []
+    for key, first, last in zip(keys.tolist(), [0, *ends[:-1]], ends, strict=True):
+        pixels = tuple((key[0] + row, key[1] + column) for row, column in zip(key[2::2], key[3::2], strict=True))
+        start = _stage(locality, pixels)
+        target = _common([locality.box(pixel, plan.cut) for pixel in pixels])
         chosen = order[first:last]
-        rows = [pattern[0] + row for row in pattern[2::2]]
-        columns = [pattern[1] + column for column in pattern[3::2]]
         steps = (anchor[chosen] // plan.stride).T
-        for some, values in _pattern(locality, singles, sets[chosen], rows, columns, steps, budget):
-            result[chosen[some].to(result.device)] = values
-    return result
+        whole = _subset_sites(locality, pixels, start, target, steps)
+        for low, high in _batches(plan, whole, variants, start, budget):
+            sites = {
+                subset: _subset_sites(locality, tuple(pixels[m] for m in subset), start, target, steps[:, low:high])
+                for size in range(2, t + 1)
+                for subset in itertools.combinations(range(t), size)
+            }
+            rows = chosen[low:high]
+            patterns.append(Pattern(rows.to(device), sets[rows].to(device), pixels, start, sites))
+    return patterns
 
 
-def _pattern(
-    locality: Locality,
-    singles: Singles,
-    sets: Tensor,
-    rows: list[int],
-    columns: list[int],
-    steps: Tensor,
-    budget: int,
-) -> Iterator[tuple[slice, Tensor]]:
-    """Interactions of sets that are copies of one pattern: ranges of sets with ``[sets, points ** t, features]``."""
-    plan, t, points = locality.plan, sets.shape[1], locality.grid.shape[1]
-    target = []
-    for axis, line in enumerate((rows, columns)):
-        common = spans(plan.graph, plan.cut, Span(line[0], line[0]), axis)[-1]
-        for pixel in line[1:]:
-            common = overlap(common, spans(plan.graph, plan.cut, Span(pixel, pixel), axis)[-1])
-        target.append(common)
-    start = _stage(locality, rows, columns, {0: None, **singles.stored})
-    whole = _subset_sites(locality, tuple(range(t)), rows, columns, start, (target[0], target[1]), steps)
-    for first, last in _batches(plan, whole, points**t, start, budget):
-        total: Tensor | None = None
-        for size in range(1, t + 1):
-            for subset in itertools.combinations(range(t), size):
-                sites = _subset_sites(
-                    locality, subset, rows, columns, start, (target[0], target[1]), steps[:, first:last]
-                )
-                change = _subset_change(locality, singles, sets[first:last], subset, rows, columns, start, sites)
-                part = carry(plan, singles.base, sites, start, change)
-                shape = [points if member in subset else 1 for member in range(t)]
-                part = part.reshape(part.shape[1], *shape, *part.shape[3:])
-                sign = -1.0 if (t - size) % 2 else 1.0
-                total = sign * part if total is None else total + sign * part
-        if total is None:
-            raise AssertionError("a set has at least one group")
-        change = total.reshape(1, total.shape[0], points**t, *total.shape[1 + t :])
-        yield slice(first, last), apply_head(plan, whole.part(first, last), change)[0]
+def _common(boxes: list[Box]) -> Box:
+    rows, columns = boxes[0]
+    for more_rows, more_columns in boxes[1:]:
+        rows, columns = overlap(rows, more_rows), overlap(columns, more_columns)
+    return rows, columns
 
 
-def _union(locality: Locality, line: list[int], subset: tuple[int, ...], joint: int, axis: int) -> Span:
-    found = [spans(locality.plan.graph, joint, Span(line[m], line[m]), axis)[-1] for m in subset]
-    return Span(min(span.first for span in found), max(span.last for span in found))
+def _stage(locality: Locality, pixels: tuple[Pixel, ...]) -> int:
+    """The latest stage before which the windows of the pixels never meet at an operation that is not linear."""
+    plan = locality.plan
+    best = 0
+    for stage in locality.stages[:-1]:
+        for place in range(1, stage + 1):
+            op = plan.graph.nodes[place].op
+            if op in POINTWISE or op == "max_pool":
+                boxes = [locality.box(pixel, place) for pixel in pixels]
+                pairs = (_common(list(pair)) for pair in itertools.combinations(boxes, 2))
+                if any(rows.size and columns.size for rows, columns in pairs):
+                    return best
+        best = stage
+    return best
 
 
-def _subset_sites(
-    locality: Locality,
-    subset: tuple[int, ...],
-    rows: list[int],
-    columns: list[int],
-    start: int,
-    target: tuple[Span, Span],
-    steps: Tensor,
-) -> Sites:
-    windows = [
-        stage_spans(locality.plan, start, _union(locality, line, subset, start, axis), target[axis], axis)
-        for axis, line in enumerate((rows, columns))
-    ]
+def _subset_sites(locality: Locality, pixels: tuple[Pixel, ...], start: int, target: Box, steps: Tensor) -> Sites:
+    boxes = [locality.box(pixel, start) for pixel in pixels]
+    windows = []
+    for axis in (0, 1):
+        union = Span(min(box[axis].first for box in boxes), max(box[axis].last for box in boxes))
+        windows.append(stage_spans(locality.plan, start, union, target[axis], axis))
     return Sites(steps, windows[0], windows[1])
 
 
-def _subset_change(
-    locality: Locality,
-    singles: Singles,
-    sets: Tensor,
-    subset: tuple[int, ...],
-    rows: list[int],
-    columns: list[int],
-    start: int,
-    sites: Sites,
-) -> Tensor:
-    """The change of some members together at the starting joint: the sum of their own, each in its place."""
-    points = locality.grid.shape[1]
-    stride = locality.plan.stride
+@torch.inference_mode()
+def interactions(locality: Locality, singles: Singles, pattern: Pattern) -> Tensor:
+    """The interaction of every set of a pattern.
+
+    Args:
+        locality: Network and groups.
+        singles: Effects of single groups, with their stages.
+        pattern: The sets.
+
+    Returns:
+        ``[images, sets, points ** t, features]``; the first group's points vary slowest.
+    """
+    plan, points = locality.plan, locality.grid.shape[1]
+    t = len(pattern.pixels)
+    everyone = tuple(range(t))
+    target = pattern.sites[everyone].box(plan.cut)
     total: Tensor | None = None
-    for order, member in enumerate(subset):
-        groups = sets[:, member]
-        if start == 0:
-            own = seed(locality, singles.images, groups)
-        else:
-            phase = (rows[member] % stride, columns[member] % stride)
-            known, values = singles.stored[start][phase]
-            own = values[:, torch.searchsorted(known, groups.contiguous()).to(values.device)]
-        spread = [points if place == order else 1 for place in range(len(subset))]
-        own = own.reshape(own.shape[0], own.shape[1], *spread, *own.shape[3:])
-        now = tuple(
-            spans(locality.plan.graph, start, Span(line[member], line[member]), axis)[-1]
-            for axis, line in enumerate((rows, columns))
-        )
-        placed = shifted(own, (now[0], now[1]), sites.spans(start))
-        total = placed if total is None else total + placed
+    for size in range(t, 0, -1):
+        for subset in itertools.combinations(everyone, size):
+            if size == 1:
+                part = _own_change(locality, singles, pattern, subset[0], plan.cut, target)
+            else:
+                sites = pattern.sites[subset]
+                joint = pattern.start
+                parts = [_own_change(locality, singles, pattern, m, joint, sites.box(joint)) for m in subset]
+                part = carry(plan, singles.base, sites, joint, _outer_sum(parts))
+            shape = [points if member in subset else 1 for member in everyone]
+            part = part.reshape(*part.shape[:2], *shape, *part.shape[3:])
+            if total is None:
+                total = part
+            else:
+                total.add_(part, alpha=-1.0 if (t - size) % 2 else 1.0)
     if total is None:
-        raise AssertionError("a subset has at least one member")
-    variants = math.prod(total.shape[2 : 2 + len(subset)])
-    return total.reshape(total.shape[0], total.shape[1], variants, *total.shape[2 + len(subset) :])
+        raise AssertionError("a set has at least one group")
+    change = total.reshape(*total.shape[:2], points**t, *total.shape[2 + t :])
+    return apply_head(plan, pattern.sites[everyone], change)
+
+
+def _own_change(locality: Locality, singles: Singles, pattern: Pattern, member: int, joint: int, box: Box) -> Tensor:
+    """The change of one member of each set alone at a joint, in a box: ``[images, sets, points, C, rows, columns]``."""
+    groups, pixel = pattern.groups[:, member], pattern.pixels[member]
+    if joint == 0 and locality.plan.cut > 0:
+        own = seed(locality, singles.images, groups)
+    else:
+        stride = locality.plan.stride
+        known, values = singles.stored[joint][pixel[0] % stride, pixel[1] % stride]
+        own = values[:, torch.searchsorted(known, groups.contiguous())]
+    return shifted(own, locality.box(pixel, joint), box)
+
+
+def _outer_sum(parts: list[Tensor]) -> Tensor:
+    """All sums of one variant from each part: ``[images, sets, points ** parts, ...]``."""
+    count = len(parts)
+    total: Tensor | None = None
+    for place, part in enumerate(parts):
+        spread = [part.shape[2] if other == place else 1 for other in range(count)]
+        view = part.reshape(*part.shape[:2], *spread, *part.shape[3:])
+        total = view if total is None else total + view
+    if total is None:
+        raise AssertionError("a sum has at least one part")
+    return total.flatten(2, 1 + count)

@@ -1,8 +1,8 @@
 """Sensitivities from windows (crop) and sums (add) instead of whole forward passes; the same numbers."""
 
 import itertools
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -10,28 +10,30 @@ from torch import Tensor
 from l0tre.exhaustive.crop import base_values, carry, finish, paste
 from l0tre.exhaustive.effects import (
     Locality,
+    Pattern,
     Singles,
     interactions,
+    make_patterns,
     meet,
     phases,
     seed,
     single_changes,
     single_sites,
-    stages,
 )
 from l0tre.exhaustive.scan import Chunk, Level, checked, reduce_points, scan_sets
 from l0tre.exhaustive.sets import unrank
 from l0tre.memory import Batcher
 
-__all__ = ["prepare", "supports"]
+__all__ = ["FastScanner", "supports"]
 
 # The sums are in another order than in a whole forward pass. A margin within this share of the largest score of zero
 # is decided by whole forward passes.
 DOUBT = 2.0**-13
 MOST_GROUPS = 4096  # of the table of interacting pairs at t = 3
-WORK_BYTES = {"cpu": 2**26, "cuda": 2**32}  # of one batch: more is no faster
+WORK_BYTES = {"cpu": 2**25, "cuda": 2**32}  # of one batch: more is slower on a CPU, no faster on a GPU
+MOST_LAYOUTS = 256
 
-Scan = Callable[[int, int], Chunk]
+FIELDS = ("score", "score_point", "margin", "margin_point", "safe")
 
 
 def supports(locality: Locality, t: int) -> bool:
@@ -41,60 +43,23 @@ def supports(locality: Locality, t: int) -> bool:
     return locality.plan.head != "map" and (t == 2 or (t == 3 and locality.domain.groups <= MOST_GROUPS))
 
 
-@torch.inference_mode()
-def prepare(locality: Locality, batcher: Batcher, level: Level, images: Tensor, labels: Tensor, budget: int) -> Scan:
-    """Compute what all sets share, for some images.
+@dataclass(frozen=True)
+class _Layout:
+    """How a range of sets is worked off; the same for all images.
 
-    Args:
-        locality: Network and groups.
-        batcher: For the sets in doubt.
-        level: The search space; see :func:`supports`.
-        images: float32 ``[images, values]``, flattened.
-        labels: int64 ``[images]``.
-        budget: Bytes that batches may take.
-
-    Returns:
-        A function from a range of sets to their chunk, as ``scan`` gives it.
+    Attributes:
+        members: int64 ``[sets, t]``.
+        apart: Rows of sets without any interaction that need no look at single points.
+        summed: Rows of sets whose own interaction is zero.
+        patterns: The other sets.
+        order: Puts the results of the three, one after the other, back in the order of the sets.
     """
-    work = min(budget, WORK_BYTES["cuda" if images.device.type == "cuda" else "cpu"])
-    plan = locality.plan
-    base = base_values(plan, images.reshape(-1, *plan.graph.input_shape))
-    if plan.head == "map":
-        whole = Singles(images, base, base.head, {})
-        return lambda start, stop: _settle(
-            _scan_maps(locality, whole, labels, start, stop, work), batcher, level, images, labels
-        )
-    tables = [_tables(locality, level.t, images[i : i + 1], work) for i in range(len(images))] if level.t > 1 else []
-    singles = single_changes(locality, images, base, (), work) if level.t == 1 else None
 
-    def scan(start: int, stop: int) -> Chunk:
-        if singles is not None:
-            chunk = _scan_singles(locality, singles, labels, start, stop, work)
-        else:
-            sets = torch.arange(start, stop)
-            parts = [_scan_sets(table, level, labels[i : i + 1], sets, work) for i, table in enumerate(tables)]
-            chunk = _stack(parts)
-        return _settle(chunk, batcher, level, images, labels)
-
-    return scan
-
-
-def _settle(doubtful: "_Doubtful", batcher: Batcher, level: Level, images: Tensor, labels: Tensor) -> Chunk:
-    """Decide what is too close to call by whole forward passes."""
-    chunk = checked(doubtful.chunk, level)
-    band = DOUBT * doubtful.scale
-    safe = chunk.margin > band
-    close = ~safe & (chunk.margin >= -band)
-    if not bool(close.any()):
-        return replace(chunk, safe=safe)
-    fields = {name: getattr(chunk, name).clone() for name in ("score", "score_point", "margin", "margin_point")}
-    for row in close.any(1).nonzero()[:, 0].tolist():
-        column = close[row].nonzero()[:, 0]
-        exact = scan_sets(batcher, level, images[row : row + 1], labels[row : row + 1], chunk.sets[column])
-        for name, values in fields.items():
-            values[row, column] = getattr(exact, name)[0]
-        safe[row, column] = exact.safe[0]
-    return replace(chunk, safe=safe, **fields)
+    members: Tensor
+    apart: Tensor
+    summed: Tensor
+    patterns: list[Pattern]
+    order: Tensor
 
 
 @dataclass(frozen=True)
@@ -105,8 +70,219 @@ class _Doubtful:
     scale: Tensor
 
 
+@dataclass(frozen=True)
+class _Tables:
+    """What the sets of some images share.
+
+    Attributes:
+        singles: Effects of single groups.
+        pairs: Interactions of pairs ``[images, 1 + interacting pairs, points ** 2, features]`` at t = 3; row 0 is zero.
+        pair_row: int64 ``[groups, groups]``: the row of each pair, 0 for one that does not interact.
+    """
+
+    singles: Singles
+    pairs: Tensor
+    pair_row: Tensor
+
+
+@dataclass(frozen=True)
+class FastScanner:
+    """Scans a level; what does not depend on the images is worked out once and kept.
+
+    Attributes:
+        locality: Network and groups.
+        level: The search space; see :func:`supports`.
+        batcher: For the sets in doubt.
+        budget: Bytes that batches may take.
+        layouts: Ranges of sets seen before.
+    """
+
+    locality: Locality
+    level: Level
+    batcher: Batcher
+    budget: int
+    layouts: dict[tuple[int, int, int], _Layout] = field(default_factory=dict, repr=False)
+
+    @property
+    def work(self) -> int:
+        """Bytes of one batch."""
+        kind = "cuda" if self.locality.grid.device.type == "cuda" else "cpu"
+        return min(self.budget, WORK_BYTES[kind])
+
+    @torch.inference_mode()
+    def prepare(self, images: Tensor, labels: Tensor) -> Callable[[int, int], Chunk]:
+        """Compute what all sets share, for some images.
+
+        Args:
+            images: float32 ``[images, values]``, flattened.
+            labels: int64 ``[images]``.
+
+        Returns:
+            A function from a range of sets to their chunk, as ``scan`` gives it.
+        """
+        locality, plan, t = self.locality, self.locality.plan, self.level.t
+        base = base_values(plan, images.reshape(-1, *plan.graph.input_shape))
+        if plan.head == "map":
+            whole = Singles(images, base, base.head, {})
+            return lambda start, stop: self._settle(self._scan_maps(whole, labels, start, stop), images, labels)
+        singles = single_changes(locality, images, base, keep=t > 1, budget=self.work)
+        if t == 1:
+            return lambda start, stop: self._settle(self._scan_singles(singles, labels, start, stop), images, labels)
+        tables = self._pairs(singles) if t == 3 else _Tables(singles, torch.empty(0), torch.empty(0))
+        return lambda start, stop: self._settle(self._scan_sets(tables, labels, start, stop), images, labels)
+
+    @torch.inference_mode()
+    def _settle(self, doubtful: _Doubtful, images: Tensor, labels: Tensor) -> Chunk:
+        """Decide what is too close to call by whole forward passes."""
+        chunk = checked(doubtful.chunk, self.level)
+        band = DOUBT * doubtful.scale
+        safe = chunk.margin > band
+        close = ~safe & (chunk.margin >= -band)
+        chunk = replace(chunk, safe=safe)
+        for row in close.any(1).nonzero()[:, 0].tolist():
+            column = close[row].nonzero()[:, 0]
+            sets = chunk.sets[column]
+            exact = scan_sets(self.batcher, self.level, images[row : row + 1], labels[row : row + 1], sets)
+            for name in FIELDS:
+                getattr(chunk, name)[row, column] = getattr(exact, name)[0]
+        return chunk
+
+    def _scan_singles(self, singles: Singles, labels: Tensor, start: int, stop: int) -> _Doubtful:
+        images, _, points, features = singles.head.shape
+        step = max(1, self.work // (16 * images * points * features))
+        parts = []
+        for first in range(start, stop, step):
+            last = min(first + step, stop)
+            head = singles.base.head[:, None, None] + singles.head[:, first:last]
+            scores = finish(self.locality.plan, head.reshape(-1, features))
+            parts.append(_reduce(scores, labels, (images, last - first, points)))
+        return _join(parts, torch.arange(start, stop, device=labels.device))
+
+    def _scan_maps(self, whole: Singles, labels: Tensor, start: int, stop: int) -> _Doubtful:
+        """Single groups when what is behind the cut needs its whole map."""
+        plan = self.locality.plan
+        count, points = len(whole.images), self.locality.grid.shape[1]
+        largest = max(torch.Size(node.shape).numel() for node in plan.graph.nodes[plan.cut :])
+        step = max(1, self.work // (16 * count * points * largest))
+        parts, visited = [], []
+        for phase, every in phases(self.locality):
+            groups = every[(every >= start) & (every < stop)]
+            sites = single_sites(self.locality, phase, groups, plan.cut)
+            for first in range(0, len(groups), step):
+                some, here = groups[first : first + step], sites.part(first, first + step)
+                change = carry(plan, whole.base, here, 0, seed(self.locality, whole.images, some))
+                maps = paste(plan, whole.base, here, change)
+                parts.append(_reduce(finish(plan, maps.flatten(0, 2)), labels, (count, len(some), points)))
+                visited.append(some)
+        order = torch.cat(visited).argsort().to(labels.device)
+        return _join(parts, torch.arange(start, stop, device=labels.device), order)
+
+    def _pairs(self, singles: Singles) -> _Tables:
+        """Interactions of all pairs that have one, behind a row of zeros."""
+        n = self.locality.domain.groups
+        a, b = torch.triu_indices(n, n, 1)
+        near = meet(self.locality, a, b)
+        sets = torch.stack([a[near], b[near]], 1)
+        row = torch.zeros(n, n, dtype=torch.int64)
+        row[sets[:, 0], sets[:, 1]] = torch.arange(1, len(sets) + 1)
+        count, points, features = len(sets), self.locality.grid.shape[1], singles.head.shape[-1]
+        table = torch.zeros(len(singles.images), 1 + count, points**2, features, device=singles.head.device)
+        for pattern in make_patterns(self.locality, sets, len(singles.images), self.work):
+            table[:, 1 + pattern.rows] = interactions(self.locality, singles, pattern)
+        return _Tables(singles, table, row.to(table.device))
+
+    def _layout(self, images: int, start: int, stop: int) -> _Layout:
+        key = (images, start, stop)
+        if key not in self.layouts:
+            if len(self.layouts) >= MOST_LAYOUTS:
+                self.layouts.clear()
+            self.layouts[key] = self._make_layout(images, start, stop)
+        return self.layouts[key]
+
+    def _make_layout(self, images: int, start: int, stop: int) -> _Layout:
+        plan, device = self.locality.plan, self.locality.grid.device
+        members = unrank(torch.arange(start, stop), self.level.domain.groups, self.level.t)
+        near = torch.stack([meet(self.locality, members[:, a], members[:, b]) for a, b in _couples(self.level.t)])
+        together, apart = near.all(0), ~near.any(0)
+        if plan.tail < len(plan.graph.nodes):
+            apart = torch.zeros_like(apart)  # layers behind the dense one need every point
+        kinds = [kind.nonzero()[:, 0] for kind in (apart, ~apart & ~together, together)]
+        patterns = make_patterns(self.locality, members[kinds[2]], images, self.work)
+        visited = [*kinds[:2], *(kinds[2][pattern.rows.cpu()] for pattern in patterns)]
+        order = torch.cat(visited).argsort()
+        return _Layout(members.to(device), kinds[0].to(device), kinds[1].to(device), patterns, order.to(device))
+
+    def _scan_sets(self, tables: _Tables, labels: Tensor, start: int, stop: int) -> _Doubtful:
+        """Sets of two or three groups."""
+        layout = self._layout(len(labels), start, stop)
+        parts = []
+        if len(layout.apart):
+            parts.append(self._separate(tables, labels, layout.members[layout.apart]))
+        features = tables.singles.head.shape[-1]
+        step = max(1, self.work // (16 * len(labels) * self.level.points * features))
+        parts += [
+            self._sum(tables, labels, layout.members[layout.summed[first : first + step]], None)
+            for first in range(0, len(layout.summed), step)
+        ]
+        for pattern in layout.patterns:
+            extra = interactions(self.locality, tables.singles, pattern)
+            for first in range(0, len(pattern.groups), step):
+                some = slice(first, first + step)
+                parts.append(self._sum(tables, labels, pattern.groups[some], extra[:, some]))
+        return _join(parts, torch.arange(start, stop, device=labels.device), layout.order)
+
+    def _sum(self, tables: _Tables, labels: Tensor, members: Tensor, extra: Tensor | None) -> _Doubtful:
+        """Sets from their singles, interacting pairs and, if given, their own interaction."""
+        points, t = self.level.grid.shape[1], self.level.t
+        images, count, features = len(labels), len(members), tables.singles.head.shape[-1]
+        total = tables.singles.base.head.reshape(images, *[1] * (1 + t), features)
+        for place in range(t):
+            spread = [points if other == place else 1 for other in range(t)]
+            total = total + tables.singles.head[:, members[:, place]].reshape(images, count, *spread, features)
+        if t == 3:
+            for a, b in _couples(t):
+                spread = [points if other in (a, b) else 1 for other in range(t)]
+                pair = tables.pairs[:, tables.pair_row[members[:, a], members[:, b]]]
+                total += pair.reshape(images, count, *spread, features)
+        if extra is not None:
+            total += extra.reshape(total.shape)
+        scores = finish(self.locality.plan, total.reshape(-1, features))
+        return _reduce(scores, labels, (images, count, self.level.points))
+
+    def _separate(self, tables: _Tables, labels: Tensor, members: Tensor) -> _Doubtful:
+        """Sets without any interaction when the dense layer is the last one: every group takes its own worst value."""
+        head, base = (
+            tables.singles.head,
+            tables.singles.base.head,
+        )  # [images, groups, points, classes], [images, classes]
+        places = self.level.grid.shape[1] ** torch.arange(self.level.t - 1, -1, -1, device=labels.device)
+        own = labels[:, None, None, None]
+        mine = head.gather(3, own.expand(*head.shape[:3], 1))
+        low, low_at = mine[..., 0].min(2)  # [images, groups]
+        gain, gain_at = (mine - head).min(2)  # [images, groups, classes]
+        margin = base.gather(1, labels[:, None]) - base
+        margin = margin[:, None] + gain[:, members].sum(2)
+        margin.scatter_(2, labels[:, None, None].expand(-1, len(members), 1), float("inf"))
+        worst, rival = margin.min(2)
+        chosen = gain_at[:, members].gather(3, rival[:, :, None, None].expand(-1, -1, members.shape[1], 1))[..., 0]
+        chunk = Chunk(
+            members[:, 0],
+            base.gather(1, labels[:, None]) + low[:, members].sum(2),
+            (low_at[:, members] * places).sum(2),
+            worst,
+            (chosen * places).sum(2),
+            torch.zeros_like(worst, dtype=torch.bool),
+        )
+        size = base.abs().amax(1, keepdim=True) + head.abs().amax((2, 3))[:, members].sum(2)
+        return _Doubtful(chunk, size)
+
+
+def _couples(t: int) -> Iterator[tuple[int, ...]]:
+    return itertools.combinations(range(t), 2)
+
+
 def _reduce(scores: Tensor, labels: Tensor, shape: tuple[int, int, int]) -> _Doubtful:
-    chunk = reduce_points(scores, labels, shape)
+    chunk = reduce_points(scores, labels.repeat_interleave(shape[1] * shape[2]), shape)
     return _Doubtful(chunk, scores.abs().amax(1).reshape(shape).amax(2))
 
 
@@ -117,169 +293,5 @@ def _join(parts: list[_Doubtful], sets: Tensor, order: Tensor | None = None) -> 
         joined = torch.cat(values, 1)
         return joined if order is None else joined[:, order]
 
-    names = ("score", "score_point", "margin", "margin_point", "safe")
-    fields = [cat([getattr(part.chunk, name) for part in parts]) for name in names]
+    fields = [cat([getattr(part.chunk, name) for part in parts]) for name in FIELDS]
     return _Doubtful(Chunk(sets, *fields), cat([part.scale for part in parts]))
-
-
-def _stack(parts: list[_Doubtful]) -> _Doubtful:
-    """Chunks of the same sets for different images, one above the other."""
-    names = ("score", "score_point", "margin", "margin_point", "safe")
-    fields = [torch.cat([getattr(part.chunk, name) for part in parts]) for name in names]
-    return _Doubtful(Chunk(parts[0].chunk.sets, *fields), torch.cat([part.scale for part in parts]))
-
-
-def _scan_singles(
-    locality: Locality, singles: Singles, labels: Tensor, start: int, stop: int, budget: int
-) -> _Doubtful:
-    images, _, points, features = singles.head.shape
-    step = max(1, budget // (16 * images * points * features))
-    parts = []
-    for first in range(start, stop, step):
-        last = min(first + step, stop)
-        head = singles.base.head[:, None, None] + singles.head[:, first:last]
-        scores = finish(locality.plan, head.reshape(-1, features))
-        shape = (images, last - first, points)
-        parts.append(_reduce(scores, labels.repeat_interleave((last - first) * points), shape))
-    return _join(parts, torch.arange(start, stop, device=labels.device))
-
-
-def _scan_maps(locality: Locality, whole: Singles, labels: Tensor, start: int, stop: int, budget: int) -> _Doubtful:
-    """Single groups when what is behind the cut needs its whole map."""
-    plan = locality.plan
-    count, points = len(whole.images), locality.grid.shape[1]
-    parts, visited = [], []
-    tail = max(node.shape[0] if not node.shape[1:] else torch.Size(node.shape).numel() for node in plan.graph.nodes)
-    for phase, groups in phases(locality):
-        groups = groups[(groups >= start) & (groups < stop)]
-        sites = single_sites(locality, phase, groups, plan.cut)
-        step = max(1, budget // (16 * count * points * tail))
-        for first in range(0, len(groups), step):
-            some, part = groups[first : first + step], sites.part(first, first + step)
-            change = carry(plan, whole.base, part, 0, seed(locality, whole.images, some))
-            maps = paste(plan, whole.base, part, change)
-            scores = finish(plan, maps.flatten(0, 2))
-            parts.append(_reduce(scores, labels.repeat_interleave(len(some) * points), (count, len(some), points)))
-            visited.append(some)
-    order = torch.cat(visited).argsort().to(labels.device)
-    return _join(parts, torch.arange(start, stop, device=labels.device), order)
-
-
-@dataclass(frozen=True)
-class _Tables:
-    """What the sets of one image share.
-
-    Attributes:
-        locality: Network and groups.
-        singles: Effects of single groups.
-        pair: int64 ``[groups, groups]``: row of ``pairs`` for a pair that interacts, 0 for one that does not; empty
-            at t = 2.
-        pairs: ``[1 + interacting pairs, points ** 2, features]``; row 0 is zero.
-    """
-
-    locality: Locality
-    singles: Singles
-    pair: Tensor
-    pairs: Tensor
-
-
-def _tables(locality: Locality, t: int, image: Tensor, budget: int) -> _Tables:
-    plan = locality.plan
-    base = base_values(plan, image.reshape(-1, *plan.graph.input_shape))
-    keep = tuple(
-        joint
-        for joint in stages(plan)[1:]
-        if _stored_bytes(locality, joint) <= 4 * budget  # a large table of differences costs more than it saves
-    )
-    singles = single_changes(locality, image, base, keep, budget)
-    pair, pairs = torch.empty(0, 0, dtype=torch.int64), torch.empty(0)
-    if t == 3:
-        n = locality.domain.groups
-        a, b = torch.triu_indices(n, n, 1)
-        near = meet(locality, a, b)
-        a, b = a[near], b[near]
-        pair = torch.zeros(n, n, dtype=torch.int64)
-        pair[a, b] = torch.arange(1, len(a) + 1)
-        found = interactions(locality, singles, torch.stack([a, b], 1), budget)
-        pairs = torch.cat([torch.zeros_like(found[:1]) if len(found) else found.new_zeros(1, *found.shape[1:]), found])
-        pair = pair.to(image.device)
-    return _Tables(locality, singles, pair, pairs)
-
-
-def _stored_bytes(locality: Locality, joint: int) -> int:
-    sites = single_sites(locality, (0, 0), torch.zeros(1, dtype=torch.int64), joint)
-    rows, columns = sites.spans(joint)
-    channels = locality.plan.graph.nodes[joint].shape[0]
-    return 4 * locality.domain.groups * locality.grid.shape[1] * channels * (rows.size + 1) * (columns.size + 1)
-
-
-def _scan_sets(tables: _Tables, level: Level, label: Tensor, sets: Tensor, budget: int) -> _Doubtful:
-    """Sets of two or three groups for one image."""
-    locality = tables.locality
-    members = unrank(sets, level.domain.groups, level.t)
-    near = torch.stack(
-        [meet(locality, members[:, a], members[:, b]) for a, b in itertools.combinations(range(level.t), 2)]
-    )
-    together, apart = near.all(0), ~near.any(0)
-    last_layer = locality.plan.tail == len(locality.plan.graph.nodes)
-    parts, order = [], []
-    if last_layer and bool(apart.any()):
-        order.append(apart.nonzero()[:, 0])
-        parts.append(_separate(tables, level, label, members[apart].to(label.device)))
-    summed = ~together if not last_layer else ~together & ~apart
-    features = tables.singles.head.shape[-1]
-    step = max(1, budget // (16 * level.points * features))
-    for kind in (summed, together):
-        rows = kind.nonzero()[:, 0]
-        for first in range(0, len(rows), step):
-            some = rows[first : first + step]
-            order.append(some)
-            extra = None
-            if kind is together:
-                extra = interactions(locality, tables.singles, members[some], budget)
-            parts.append(_sum(tables, level, label, members[some].to(label.device), extra))
-    place = torch.cat(order).argsort().to(label.device)
-    return _join(parts, sets.to(label.device), place)
-
-
-def _sum(tables: _Tables, level: Level, label: Tensor, members: Tensor, extra: Tensor | None) -> _Doubtful:
-    """Sets from their singles, interacting pairs and, if given, their own interaction."""
-    points, t = level.grid.shape[1], level.t
-    count, features = len(members), tables.singles.head.shape[-1]
-    total = tables.singles.base.head[0]
-    for place in range(t):
-        spread = [points if other == place else 1 for other in range(t)]
-        total = total + tables.singles.head[0, members[:, place]].reshape(count, *spread, features)
-    if t == 3:
-        for a, b in itertools.combinations(range(t), 2):
-            spread = [points if other in (a, b) else 1 for other in range(t)]
-            pair = tables.pair[members[:, a], members[:, b]]
-            total = total + tables.pairs[pair].reshape(count, *spread, features)
-    total = total.reshape(count, level.points, features)
-    total = total if extra is None else total + extra
-    scores = finish(tables.locality.plan, total.reshape(-1, features))
-    return _reduce(scores, label.expand(len(scores)), (1, count, level.points))
-
-
-def _separate(tables: _Tables, level: Level, label: Tensor, members: Tensor) -> _Doubtful:
-    """Sets without any interaction when the dense layer is the last one: every group takes its own worst value."""
-    head = tables.singles.head[0]  # [groups, points, classes]
-    base = tables.singles.base.head[0]
-    own = label[0]
-    places = level.grid.shape[1] ** torch.arange(level.t - 1, -1, -1, device=label.device)
-    low, low_at = head[:, :, own].min(1)
-    score = base[own] + low[members].sum(1)
-    gain, gain_at = (head[:, :, own, None] - head).min(1)  # [groups, classes]
-    margin = base[own] - base + gain[members].sum(1)
-    margin[:, own] = float("inf")
-    worst, rival = margin.min(1)
-    size = base.abs().max() + head.abs().amax((1, 2))[members].sum(1)
-    chunk = Chunk(
-        members[:, 0],
-        score[None],
-        (low_at[members] * places).sum(1)[None],
-        worst[None],
-        (gain_at[members, rival[:, None]] * places).sum(1)[None],
-        torch.zeros_like(worst, dtype=torch.bool)[None],
-    )
-    return _Doubtful(chunk, size[None])

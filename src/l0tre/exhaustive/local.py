@@ -4,8 +4,10 @@ A network that begins with convolutions, pooling and elementwise operations lets
 every feature map, up to the first dense layer. This module finds that part and the windows; nothing is computed here.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from torch import Tensor
 
 from l0tre.model.graph import Graph, Node
 
@@ -53,6 +55,7 @@ class LocalPlan:
         tail: The first node that is computed in full.
         strides: For each node up to the cut, how many input pixels one step of its map stands for.
         joints: Nodes up to the cut that alone connect what is before and behind them, the input first.
+        matrices: Convolutions of windows as matrices, worked out as they are needed.
     """
 
     graph: Graph
@@ -61,6 +64,7 @@ class LocalPlan:
     tail: int
     strides: tuple[int, ...]
     joints: tuple[int, ...]
+    matrices: dict[Hashable, Tensor] = field(default_factory=dict, repr=False)
 
     @property
     def stride(self) -> int:
