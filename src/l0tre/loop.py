@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from l0tre.errors import ConfigError
+from l0tre.exhaustive.engine import Scanner, choose_engine, make_scanner
 from l0tre.exhaustive.partial import Partial, advance, begin, join, split
-from l0tre.exhaustive.scan import Chunk, Level, make_level, scan, solutions
+from l0tre.exhaustive.scan import Chunk, Level, make_level, solutions
 from l0tre.exhaustive.upper import accumulate, changed_groups, tighten
 from l0tre.memory import Batcher
 from l0tre.model.network import margins
@@ -18,9 +19,6 @@ from l0tre.results import HistoryPoint, ImageBounds, Snapshot, make_witness
 from l0tre.state import Recorder, State
 
 __all__ = ["drive"]
-
-# Bytes of activations behind one recorded step: small enough to stop within about a second on a laptop.
-STEP_BYTES = 2**28
 
 
 def drive(
@@ -64,6 +62,7 @@ class _Loop:
         self.state = state
         self.recorder = recorder
         self.batcher = Batcher(problem.network, problem.settings.memory)
+        self.engine = choose_engine(problem.network, problem.domain, problem.grid)
         self.t = 1
         self.share = 0.0
 
@@ -86,17 +85,17 @@ class _Loop:
         for t in range(1, self.problem.settings.max_t + 1):
             self.t = t
             level = make_level(self.problem.domain, self.problem.grid, t)
+            scanner, most, width = make_scanner(self.engine, level, self.batcher, self.problem.settings.memory)
             todo = self.pending()
-            for block in self.blocks(todo, level):
-                yield from self.visit(level, block, todo)
+            for block in self.blocks(todo, most):
+                yield from self.visit(level, scanner, width, block, todo)
 
     def pending(self) -> list[int]:
         """Images that this level can still improve."""
         return [i for i, b in enumerate(self.state.bounds) if b.level < self.t and b.upper > self.t]
 
-    def blocks(self, todo: Sequence[int], level: Level) -> Iterator[list[int]]:
-        """Images that go through the level together: as many as fit a step, all at the same position."""
-        most = max(1, self.step_rows() // (level.sets * level.points))
+    def blocks(self, todo: Sequence[int], most: int) -> Iterator[list[int]]:
+        """Images that go through the level together: at most so many, all at the same position."""
         block: list[int] = []
         for image in todo:
             if block and (len(block) == most or self.position(image) != self.position(block[0])):
@@ -110,27 +109,28 @@ class _Loop:
         partial = self.state.partials.get(image)
         return 0 if partial is None else partial.position
 
-    def step_rows(self) -> int:
-        return max(self.batcher.rows, min(64 * self.batcher.rows, STEP_BYTES // self.problem.network.sample_bytes))
-
-    def visit(self, level: Level, block: list[int], todo: Sequence[int]) -> Iterator[None]:
+    def visit(
+        self, level: Level, scanner: Scanner, width: int, block: list[int], todo: Sequence[int]
+    ) -> Iterator[None]:
         """Take a block of images through the rest of the level."""
         device = self.problem.images.device
         kept = min(level.sets, level.domain.groups)
         stored = [self.state.partials[i] for i in block if i in self.state.partials]
         partial = join(stored, device) if stored else begin(level.t, len(block), kept, device)
+        scan = None
         while partial.position < level.sets and block:
             began = time.monotonic()
-            width = max(1, self.step_rows() // (len(block) * level.points))
-            stop = min(partial.position + width, level.sets)
-            images, labels = self.problem.images[block], self.problem.labels[block]
-            chunk = scan(self.batcher, level, images, labels, partial.position, stop)
+            if scan is None:
+                scan = scanner.prepare(self.problem.images[block], self.problem.labels[block])
+            stop = min(partial.position + max(1, width // len(block)), level.sets)
+            chunk = scan(partial.position, stop)
             partial = advance(partial, chunk)
             self.spend(block, time.monotonic() - began, len(chunk.sets) * level.points)
             self.try_chunk(level, block, chunk)
             open_ = [row for row, image in enumerate(block) if self.state.bounds[image].upper > level.t]
             closed = [image for row, image in enumerate(block) if row not in open_]
             partial, block = split(partial, open_), [block[row] for row in open_]
+            scan = None if closed else scan
             self.close(closed)
             self.keep(block, partial)
             self.share = (todo.index((block or closed)[0]) + stop / level.sets) / len(todo)

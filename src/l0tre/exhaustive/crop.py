@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from l0tre.exhaustive.local import POINTWISE, LocalPlan, Span, need
+from l0tre.exhaustive.local import POINTWISE, LocalPlan, Span, need, overlap
 from l0tre.model.graph import Node, run_node
 
 __all__ = ["Base", "Sites", "apply_head", "base_values", "carry", "finish", "paste", "shifted"]
@@ -124,6 +124,10 @@ def carry(plan: LocalPlan, base: Base, sites: Sites, start: int, change: Tensor,
         if place not in sites.rows:
             continue
         node = plan.graph.nodes[place]
+        if not all(span.size for span in sites.box(place)):  # no position of this node sees the change
+            sizes = (span.size for span in sites.box(place))
+            values[place] = change.new_zeros(*change.shape[:3], node.shape[0], *sizes)
+            continue
         sources = [values[source] for source in node.inputs]
         if any(last[source] > place for source in node.inputs) and node.op in POINTWISE:
             sources = [source.clone() for source in sources]  # another node still reads it
@@ -202,6 +206,8 @@ def shifted(value: Tensor, now: Box, wanted: Box) -> Tensor:
     if now == wanted:
         return value
     (rows, columns), (to_rows, to_columns) = now, wanted
+    if not (overlap(rows, to_rows).size and overlap(columns, to_columns).size):
+        return value.new_zeros(*value.shape[:-2], to_rows.size, to_columns.size)
     return F.pad(
         value,
         (

@@ -28,6 +28,7 @@ __all__ = [
     "seed",
     "single_changes",
     "single_sites",
+    "table_bytes",
 ]
 
 Pixel = tuple[int, int]
@@ -192,6 +193,22 @@ def single_changes(locality: Locality, images: Tensor, base: Base, *, keep: bool
             change = carry(plan, base, sites, 0, seed(locality, images, groups), upto=stage)
             stored[stage][phase] = (groups.to(images.device), change)
     return Singles(images, base, head, stored)
+
+
+def table_bytes(locality: Locality, t: int) -> int:
+    """Memory of the tables for one image at level ``t``, in bytes."""
+    graph, groups, points = locality.plan.graph, locality.domain.groups, locality.grid.shape[1]
+    features = graph.nodes[locality.plan.tail - 1].shape[-1]
+    total = groups * points * features
+    if t > 1:
+        for stage in locality.stages:
+            rows, columns = locality.box((graph.input_shape[1] // 2, graph.input_shape[2] // 2), stage)
+            total += groups * points * graph.nodes[stage].shape[0] * (rows.size + 1) * (columns.size + 1)
+    if t > 2:
+        reach = [int((locality.windows[:, 2 * a + 1] - locality.windows[:, 2 * a]).max()) + 1 for a in (0, 1)]
+        near = (2 * reach[0] * locality.plan.stride + 1) * (2 * reach[1] * locality.plan.stride + 1) // 2
+        total += groups * min(near, groups) * points**2 * features
+    return 4 * total
 
 
 def _batches(plan: LocalPlan, sites: Sites, variants: int, start: int, budget: int) -> Iterator[tuple[int, int]]:

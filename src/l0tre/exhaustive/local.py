@@ -127,7 +127,8 @@ def spans(graph: Graph, upto: int, first: Span, axis: int, start: int = 0) -> li
 
 def reach(node: Node, sources: Sequence[Span], axis: int) -> Span:
     """The positions of a node's output that read any position of its inputs' spans."""
-    if any(span.size == 0 for span in sources):
+    sources = [span for span in sources if span.size]  # a branch that skips the position adds nothing
+    if not sources:
         return Span(0, -1)
     low, high = min(span.first for span in sources), max(span.last for span in sources)
     if node.op == "pad":

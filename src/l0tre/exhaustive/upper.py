@@ -29,7 +29,7 @@ def accumulate(
 
     Returns:
         ``found``, bool ``[images]``; ``changed``, float32 ``[images, values]``: the first accumulation with another
-        decision (the original where none was found); and the number of forward passes.
+        decision (the original where none was found); and the number of forward passes for each image.
     """
     count, kept = ranking.sets.shape
     touched, targets = _first_touch(level, images, ranking)
@@ -45,7 +45,7 @@ def accumulate(
     found = flipped.any(1)
     step = flipped.int().argmax(1)  # the first True
     changed = torch.where((touched <= step[:, None]) & found[:, None], targets, images)
-    return found, changed, count * kept
+    return found, changed, kept
 
 
 def _first_touch(level: Level, images: Tensor, ranking: Ranking) -> tuple[Tensor, Tensor]:
