@@ -1,103 +1,136 @@
-"""The exhaustive search by whole forward passes: the baseline that later work is measured against.
+"""Sensitivities of whole levels, by forward passes and by windows, as a ratio inside one run.
 
-For each network: forward passes per second of a bare loop over ready-made batches, queries per second of the search
-(which also makes the changed inputs, reduces and ranks them), their ratio, and seconds an image for t = 1 and t = 2.
+For each workload: grid points per second by whole forward passes (measured for a few seconds, seconds an image follow
+from it) and seconds an image by windows (the whole level is run, tables included).
 """
 
 import argparse
 import json
-import math
 import platform
 import resource
 import time
-from collections import deque
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 import l0tre
-from l0tre.loop import drive
+from benchmarks.networks import cifar_attack, dnn_0, sdnn
+from l0tre.domain import Colours, make_domain, make_grid
+from l0tre.exhaustive.engine import Engine, Scanner, choose_engine, make_scanner
+from l0tre.exhaustive.scan import Level, make_level
 from l0tre.memory import Batcher, default_budget
 from l0tre.model.network import Network
-from l0tre.problem import Settings, make_problem, start
 
 
-def dnn_0() -> nn.Module:
-    """The paper's 28x28 network; the speed does not depend on the weights."""
-    torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Conv2d(1, 32, 3),
-        nn.ReLU(),
-        nn.Conv2d(32, 64, 3),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Dropout(0.25),
-        nn.Flatten(),
-        nn.Linear(64 * 12 * 12, 128),
-        nn.ReLU(),
-        nn.Dropout(0.5),
-        nn.Linear(128, 10),
-    )
-
-
-def bare_rate(network: Network, seconds: float) -> float:
-    """Forward passes per second on batches that exist already."""
-    rows = Batcher(network, default_budget(network.device)).rows
-    batch = torch.rand(rows, *network.input_shape, device=network.device)
-    float(network.scores(batch).sum())  # warm up
-    began, count, total = time.monotonic(), 0, torch.zeros((), device=network.device)
-    while time.monotonic() - began < seconds:
-        total += network.scores(batch).sum()
-        count += rows
-    float(total)  # wait for the device
-    return count / (time.monotonic() - began)
-
-
-def search_rate(network: Network, images: Tensor, t: int, seconds: float) -> float:
-    """Queries per second of the search at level ``t``, the levels below it taken as done."""
-    problem = make_problem(network, images, None, settings=Settings(max_t=t))
-    state = start(problem)
-    state.bounds = [replace(bounds, level=t - 1, lower=t - 1) for bounds in state.bounds]
-    result = deque(drive(problem, state, time_budget=seconds), maxlen=1)[0]
-    return result.queries / result.seconds
-
-
-def measure(name: str, network: Network, seconds: float) -> dict[str, float | str]:
+@dataclass(frozen=True)
+class Workload:
     """One row of the table."""
-    torch.manual_seed(0)
-    images = torch.rand(8, *network.input_shape)
-    pixels = math.prod(network.input_shape[1:])
-    bare = bare_rate(network, seconds)
-    row: dict[str, float | str] = {"network": name, "device": str(network.device), "bare_per_s": round(bare)}
-    for t in (1, 2):
-        rate = search_rate(network, images, t, seconds)
-        row[f"t{t}_per_s"] = round(rate)
-        row[f"t{t}_ratio"] = round(rate / bare, 3)
-        row[f"t{t}_s_per_image"] = round(math.comb(pixels, t) * 5**t / rate, 3)
-    return row
+
+    name: str
+    build: Callable[[], nn.Module]
+    shape: tuple[int, int, int]
+    t: int
+    images: int
+    colours: Colours = "grid"
+
+
+WORKLOADS = (
+    Workload("sDNN t=1", sdnn, (1, 14, 14), 1, 100),
+    Workload("sDNN t=2", sdnn, (1, 14, 14), 2, 10),
+    Workload("sDNN t=3", sdnn, (1, 14, 14), 3, 1),
+    Workload("DNN-0 t=1", dnn_0, (1, 28, 28), 1, 100),
+    Workload("DNN-0 t=2", dnn_0, (1, 28, 28), 2, 1),
+    Workload("CIFAR t=1 corners", cifar_attack, (3, 32, 32), 1, 10, "corners"),
+)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _seconds(
+    scanner: Scanner, most: int, width: int, level: Level, images: Tensor, labels: Tensor, limit: float
+) -> tuple[float, float]:
+    """Seconds spent, and share of the work done in them; stops at the limit."""
+    began, done = time.monotonic(), 0
+    for first in range(0, len(images), most):
+        some = slice(first, first + most)
+        scan = scanner.prepare(images[some], labels[some])
+        step = max(1, width // len(images[some]))
+        for start in range(0, level.sets, step):
+            stop = min(start + step, level.sets)
+            chunk = scan(start, stop)
+            done += len(chunk.margin) * (stop - start)
+            float(chunk.margin.min())  # the loop looks at every chunk too
+            if time.monotonic() - began > limit:
+                return time.monotonic() - began, done / (level.sets * len(images))
+    _wait(images.device)
+    return time.monotonic() - began, 1.0
+
+
+def measure(work: Workload, device: str, seconds: float, scale: int) -> dict[str, float | str]:
+    """One row of the table."""
+    network: Network = l0tre.load(work.build(), input_shape=work.shape, device=device)
+    domain = make_domain(work.shape).to(network.device)
+    grid = make_grid(make_domain(work.shape), 0.25, colours=work.colours).to(network.device)
+    level = make_level(domain, grid, work.t)
+    count = work.images * scale
+    images = torch.rand(count, *work.shape, generator=torch.Generator().manual_seed(0)).to(network.device)
+    labels = network.scores(images).argmax(1)
+    images = images.flatten(1)
+    budget = default_budget(network.device)
+    batcher = Batcher(network, budget)
+    naive = make_scanner(Engine(None, "measured"), level, batcher, budget)
+    fast = make_scanner(choose_engine(network, domain, grid), level, batcher, budget)
+    _seconds(*naive, level, images, labels, 0.0)  # warm up
+    spent, share = _seconds(*naive, level, images, labels, seconds)
+    points = level.sets * level.points
+    naive_rate = share * count * points / spent
+    _seconds(*fast, level, images[: fast[1]], labels[: fast[1]], 0.0)
+    if network.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    spent, share = _seconds(*fast, level, images, labels, 60 * seconds)
+    each = spent / share / count
+    memory = (
+        torch.cuda.max_memory_allocated() / 2**30
+        if network.device.type == "cuda"
+        else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    )
+    return {
+        "work": work.name,
+        "images": count,
+        "points": points,
+        "forward_per_s": round(naive_rate),
+        "forward_s": float(f"{points / naive_rate:.3g}"),
+        "windows_s": float(f"{each:.3g}"),
+        "ratio": float(f"{points / naive_rate / each:.3g}"),
+        "peak_GiB": round(memory, 2),
+    }
 
 
 def main() -> None:
     """Print the table and, with ``--out``, write it as JSON."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=5.0, help="for each measurement")
+    parser.add_argument("--seconds", type=float, default=4.0, help="for each measurement of forward passes")
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--only", default="", help="only workloads whose name contains this")
+    parser.add_argument("--scale", type=int, default=1, help="times as many images")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    networks = {
-        "sDNN 14x14": l0tre.load("sdnn", device=options.device),
-        "DNN-0 28x28": l0tre.load(dnn_0(), input_shape=(1, 28, 28), device=options.device),
-    }
-    rows = [measure(name, network, options.seconds) for name, network in networks.items()]
-    header = list(rows[0])
-    print("  ".join(f"{key:>16}" for key in header))
-    for row in rows:
-        print("  ".join(f"{row[key]!s:>16}" for key in header))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    machine = f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}"
-    print(f"seconds an image: every pixel set at epsilon 0.25, from the measured rate; peak {peak:.2f} GiB; {machine}")
+    rows = []
+    for work in WORKLOADS:
+        if options.only in work.name:
+            rows.append(measure(work, options.device, options.seconds, options.scale))
+            if len(rows) == 1:
+                print("  ".join(f"{key:>17}" for key in rows[0]))
+            print("  ".join(f"{value!s:>17}" for value in rows[-1].values()), flush=True)
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{torch.get_num_threads()} threads"
+    machine = f"{platform.machine()}, {device}, torch {torch.__version__}"
+    print(f"seconds an image, epsilon 0.25; {machine}")
     if options.out:
         options.out.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n")
 

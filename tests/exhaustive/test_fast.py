@@ -16,10 +16,10 @@ from l0tre.exhaustive.effects import Locality, make_locality
 from l0tre.exhaustive.engine import choose_engine
 from l0tre.exhaustive.fast import FastScanner, supports
 from l0tre.exhaustive.local import LocalPlan, Span, plan_local, reach, spans
-from l0tre.exhaustive.scan import Chunk, Level, make_level, scan, scan_sets
+from l0tre.exhaustive.scan import Chunk, Level, make_level, scan, scan_sets, solutions
 from l0tre.memory import Batcher
 from l0tre.model.graph import Graph, GraphBuilder, run
-from l0tre.model.network import Network
+from l0tre.model.network import Network, margins
 
 POINTWISE = ["relu", "leaky_relu", "sigmoid", "tanh", "clip"]
 
@@ -115,6 +115,21 @@ def _same(found: Chunk, wanted: Chunk, size: float) -> None:
     assert torch.equal(found.safe, wanted.safe)
 
 
+def _attained(chunk: Chunk, level: Level, batcher: Batcher, x: Tensor, labels: Tensor, size: float) -> None:
+    """The grid points named as the worst ones really have the worst score and margin."""
+    for row, label in enumerate(labels):
+        for points, worst, what in (
+            (chunk.margin_point, chunk.margin, lambda s, y: margins(s, y)),
+            (chunk.score_point, chunk.score, lambda s, y: s.gather(1, y[:, None])[:, 0]),
+        ):
+            groups, values = solutions(level, chunk.sets, points[row])
+            count = len(chunk.sets)
+            positions = level.domain.members[groups].reshape(count, -1)
+            changed = x[row].expand(count, -1).clone().scatter_(1, positions, values.reshape(count, -1))
+            scores = batcher.network.scores(changed.reshape(-1, *level.domain.shape))
+            assert torch.allclose(what(scores, label.expand(count)), worst[row], atol=2e-5 * size)
+
+
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(graph=graphs(), images=st.integers(1, 2), split=st.floats(0, 1))
 def test_singles_equal_forward_passes(graph: Graph, images: int, split: float) -> None:
@@ -146,7 +161,9 @@ def _compare(graph: Graph, t: int, images: int, split: float, domain: Domain | N
     size = float(wanted.margin.abs().max() + wanted.score.abs().max())
     ranges = [r for r in ((0, middle), (middle, level.sets)) if r[0] < r[1]]
     for start, stop in ranges:
-        _same(found(start, stop), scan(batcher, level, x, labels, start, stop), size)
+        chunk = found(start, stop)
+        _same(chunk, scan(batcher, level, x, labels, start, stop), size)
+        _attained(chunk, level, batcher, x, labels, size)
     return locality.plan
 
 
