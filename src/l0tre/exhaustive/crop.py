@@ -4,23 +4,25 @@ A change is carried through the local part of the network as a difference to the
 operation maps differences to differences, any other one is evaluated on the window taken from the original map.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from l0tre.exhaustive.local import POINTWISE, LocalPlan, Span, need, overlap
+from l0tre.exhaustive.local import POINTWISE, LocalPlan, Span, need, overlap, reach
 from l0tre.model.graph import Node, run_node
 
 __all__ = ["Base", "Sites", "apply_head", "base_values", "carry", "finish", "paste", "shifted"]
 
 Box = tuple[Span, Span]  # rows and columns
 
-# A convolution of a small window is faster as one matrix product, unless the matrix is mostly zeros.
-MATRIX_WORK = 3  # times the multiplications of the convolution
+# A convolution of a small window is faster as one matrix product: on a GPU unless the matrix is mostly zeros, on a CPU
+# only if it has few rows.
+MATRIX_WORK = 4  # times the multiplications of the convolution
 MATRIX_SIZE = 2**24  # entries
+MATRIX_ROWS = 64
 
 
 @dataclass(frozen=True)
@@ -185,20 +187,34 @@ def _convolve(plan: LocalPlan, node: Node, value: Tensor, now: Box, wanted: Box,
     channels, rows, columns = value.shape[3:]
     weight, groups = node.tensors["weight"], int(node.number("groups"))
     out = (weight.shape[0], box[0].size, box[1].size)
-    entries = channels * rows * columns * out[0] * out[1] * out[2]
-    work = out[1] * out[2] * weight.numel()
+    flat = value.flatten(0, 2)
 
     def convolve(x: Tensor) -> Tensor:
         padded = shifted(x, now, wanted)
         return F.conv2d(padded, weight, None, node.ints("stride"), 0, node.ints("dilation"), groups)
 
-    if entries > MATRIX_SIZE or entries > MATRIX_WORK * work:
-        return convolve(value.flatten(0, 2)).reshape(*value.shape[:3], *out)
-    key = (id(weight), now, wanted, box)
-    if key not in plan.matrices:
-        unit = torch.eye(channels * rows * columns, device=value.device)
-        plan.matrices[key] = convolve(unit.reshape(-1, channels, rows, columns)).flatten(1)
-    return (value.flatten(0, 2).flatten(1) @ plan.matrices[key]).reshape(*value.shape[:3], *out)
+    entries = channels * rows * columns * out[0] * out[1] * out[2]
+    if value.is_cuda:
+        as_matrix = entries <= min(MATRIX_SIZE, MATRIX_WORK * out[1] * out[2] * weight.numel())
+    else:
+        as_matrix = channels * rows * columns <= MATRIX_ROWS
+    if as_matrix:
+        key: Hashable = (id(weight), now, wanted, box)
+        if key not in plan.matrices:
+            unit = torch.eye(channels * rows * columns, device=value.device)
+            plan.matrices[key] = convolve(unit.reshape(-1, channels, rows, columns)).flatten(1)
+        result = flat.flatten(1) @ plan.matrices[key]
+    elif not value.is_cuda and groups == 1 and node.ints("stride") == (1, 1):
+        # The other way round: what every input adds to its outputs, without multiplying the zeros around it.
+        key = ("turned", id(weight))
+        if key not in plan.matrices:
+            plan.matrices[key] = weight.transpose(0, 1).flip(2, 3).contiguous()
+        full = F.conv_transpose2d(flat, plan.matrices[key], dilation=node.ints("dilation"))
+        reached = (reach(node, [now[0]], 0), reach(node, [now[1]], 1))
+        result = shifted(full, reached, box)
+    else:
+        result = convolve(flat)
+    return result.reshape(*value.shape[:3], *out)
 
 
 def shifted(value: Tensor, now: Box, wanted: Box) -> Tensor:

@@ -27,7 +27,8 @@ __all__ = [
 
 POINTWISE = frozenset({"relu", "leaky_relu", "sigmoid", "tanh", "clip"})
 JOINS = frozenset({"add", "sub", "concat"})
-MOST_SHARE = 0.5  # of the cut's map that one pixel may reach; beyond it whole forward passes are as good
+# Share of the cut's map that one pixel may reach; beyond it whole forward passes are as good.
+MOST_SHARE = {"linear": 0.8, "mean": 0.8, "map": 0.5}
 
 
 @dataclass(frozen=True)
@@ -72,12 +73,12 @@ class LocalPlan:
         return self.strides[self.cut]
 
 
-def plan_local(graph: Graph, most_share: float = MOST_SHARE) -> LocalPlan | str:
+def plan_local(graph: Graph, most_share: Mapping[str, float] = MOST_SHARE) -> LocalPlan | str:
     """Find the local part of a network.
 
     Args:
         graph: The network.
-        most_share: The largest share of the cut's map that one pixel may reach.
+        most_share: The largest share of the cut's map that one pixel may reach, by what reads the cut.
 
     Returns:
         The plan, or the reason why there is none.
@@ -95,14 +96,13 @@ def plan_local(graph: Graph, most_share: float = MOST_SHARE) -> LocalPlan | str:
     joints = [place for place in range(len(strides)) if max(last[:place], default=place) <= place]
     for cut in reversed(joints):
         head, tail = _head(graph, cut)
-        if (head == "map" and cut == 0) or window_share(graph, cut) > most_share:
+        if (head == "map" and cut == 0) or window_share(graph, cut) > most_share[head]:
             continue
         kept = tuple(joint for joint in joints if joint <= cut)
         return LocalPlan(graph, cut, head, tail, tuple(strides[: cut + 1]), kept)
     stopper = graph.nodes[len(strides)] if len(strides) < len(graph.nodes) else graph.nodes[-1]
     return (
-        f"a single pixel reaches more than {most_share:.0%} of the map before "
-        f"{stopper.name or stopper.op} ({stopper.op}) mixes all positions"
+        f"a single pixel reaches most of the map before {stopper.name or stopper.op} ({stopper.op}) mixes all positions"
     )
 
 
