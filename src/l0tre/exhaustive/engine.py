@@ -19,7 +19,7 @@ __all__ = ["Engine", "Scanner", "choose_engine", "make_scanner"]
 # Work of one recorded step, small enough to stop within seconds on a laptop: bytes of activations for whole forward
 # passes, grid points for windows.
 STEP_BYTES = 2**28
-STEP_POINTS = {"cpu": (2**17, 2**21, 2**24), "cuda": (2**24, 2**27, 2**28)}  # for t = 1, 2, 3: a point costs less
+STEP_POINTS = {"cpu": (2**17, 2**21, 2**24), "cuda": (2**24, 2**27, 2**30)}  # for t = 1, 2, 3: a point costs less
 
 Scan = Callable[[int, int], Chunk]
 

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ from l0tre.exhaustive.effects import (
 from l0tre.exhaustive.scan import Chunk, Level, checked, reduce_points, scan_sets
 from l0tre.exhaustive.sets import unrank
 from l0tre.memory import Batcher
+from l0tre.model.network import exact_float32
 
 __all__ = ["FastScanner", "supports"]
 
@@ -120,18 +122,28 @@ class FastScanner:
         Returns:
             A function from a range of sets to their chunk, as ``scan`` gives it.
         """
-        locality, plan, t = self.locality, self.locality.plan, self.level.t
+        with exact_float32(images.device):
+            work = self._tables(images)
+
+        @torch.inference_mode()
+        def scan(start: int, stop: int) -> Chunk:
+            with exact_float32(images.device):
+                return self._settle(work(labels, start, stop), images, labels)
+
+        return scan
+
+    def _tables(self, images: Tensor) -> Callable[[Tensor, int, int], _Doubtful]:
+        """What the images' sets share, bound to the function that goes through the sets."""
+        plan, t = self.locality.plan, self.level.t
         base = base_values(plan, images.reshape(-1, *plan.graph.input_shape))
         if plan.head == "map":
-            whole = Singles(images, base, base.head, {})
-            return lambda start, stop: self._settle(self._scan_maps(whole, labels, start, stop), images, labels)
-        singles = single_changes(locality, images, base, keep=t > 1, budget=self.work)
+            return partial(self._scan_maps, Singles(images, base, base.head, {}))
+        singles = single_changes(self.locality, images, base, keep=t > 1, budget=self.work)
         if t == 1:
-            return lambda start, stop: self._settle(self._scan_singles(singles, labels, start, stop), images, labels)
+            return partial(self._scan_singles, singles)
         tables = self._pairs(singles) if t == 3 else _Tables(singles, torch.empty(0), torch.empty(0))
-        return lambda start, stop: self._settle(self._scan_sets(tables, labels, start, stop), images, labels)
+        return partial(self._scan_sets, tables)
 
-    @torch.inference_mode()
     def _settle(self, doubtful: _Doubtful, images: Tensor, labels: Tensor) -> Chunk:
         """Decide what is too close to call by whole forward passes."""
         chunk = checked(doubtful.chunk, self.level)

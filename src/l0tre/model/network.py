@@ -11,7 +11,7 @@ from torch import Tensor
 from l0tre.errors import ModelError
 from l0tre.model.graph import Graph
 
-__all__ = ["Network", "margins", "pick_device", "round_off"]
+__all__ = ["Network", "exact_float32", "margins", "pick_device", "round_off"]
 
 Scores = Callable[[Tensor], Tensor]
 
@@ -87,7 +87,8 @@ def exact_float32(device: torch.device) -> Iterator[None]:
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = False
     try:
-        with torch.backends.cudnn.flags(allow_tf32=False):
+        # Without the first argument this would switch cuDNN off.
+        with torch.backends.cudnn.flags(enabled=torch.backends.cudnn.enabled, allow_tf32=False):
             yield
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before
