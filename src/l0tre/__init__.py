@@ -10,6 +10,7 @@ from l0tre.errors import L0treError
 from l0tre.model.load import load
 from l0tre.model.network import Network
 from l0tre.results import ImageBounds, Snapshot, Witness
+from l0tre.sensitivities import Sensitivity, sensitivity
 
 __version__ = "0.1.0"
 
@@ -19,6 +20,7 @@ __all__ = [
     "ImageBounds",
     "L0treError",
     "Network",
+    "Sensitivity",
     "Snapshot",
     "Verdict",
     "Witness",
@@ -29,5 +31,6 @@ __all__ = [
     "make_domain",
     "resume",
     "resume_anytime",
+    "sensitivity",
     "verify",
 ]

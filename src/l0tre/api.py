@@ -1,7 +1,7 @@
 """The functions that users call: evaluate, anytime, resume, verify."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -9,20 +9,17 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor
 
-from l0tre.data import Dataset, from_arrays
+from l0tre.data import Dataset
 from l0tre.domain import Colours, Domain, GridKind
-from l0tre.errors import ConfigError, DataError, StoreError
+from l0tre.errors import ConfigError, StoreError
+from l0tre.inputs import Images, Labels, load_inputs
 from l0tre.loop import drive
-from l0tre.model.load import Source, knows_its_shape, load
-from l0tre.model.network import Network
+from l0tre.model.load import Source, load
 from l0tre.problem import Settings, make_problem, start
 from l0tre.results import Guarantee, Snapshot, Witness
 from l0tre.store import Inputs, Run, create_run, open_run, read_config, read_inputs, write_exports
 
 __all__ = ["Verdict", "anytime", "evaluate", "resume", "resume_anytime", "verify"]
-
-Images = np.ndarray | Tensor | Dataset
-Labels = np.ndarray | Tensor | Sequence[int] | None
 
 
 def anytime(
@@ -36,6 +33,8 @@ def anytime(
     colours: Colours = "grid",
     domain: Domain | None = None,
     memory: int = 0,
+    sample: float = 0.0,
+    seed: int = 0,
     device: str = "auto",
     time_budget: float | None = None,
     out: str | Path | None = None,
@@ -54,6 +53,9 @@ def anytime(
         colours: ``grid`` (all combinations of a pixel's channel values) or ``corners`` (end points only).
         domain: What may change, see :func:`l0tre.make_domain`; default every pixel or feature in [0, 1].
         memory: Bytes that batches may take; 0 for a share of what is free.
+        sample: Milliseconds for each image in the real-time mode: random subspaces of ``max_t`` groups instead of all,
+            upper bounds only, guarantee ``sampled``; 0 for the exhaustive search.
+        seed: Of the random subspaces.
         device: Where to compute, if ``network`` is not loaded yet.
         time_budget: Seconds; ``None`` for no limit.
         out: A new folder for a run that survives a crash and can be resumed.
@@ -66,8 +68,8 @@ def anytime(
     Raises:
         L0treError: At once, before the first snapshot, if anything given cannot be used.
     """
-    settings = Settings(max_t, epsilon, grid, colours, memory)
-    net, data = _inputs(network, images, labels, device)
+    settings = Settings(max_t, epsilon, grid, colours, memory, sample, seed)
+    net, data = load_inputs(network, images, labels, device)
     problem = make_problem(
         net,
         data.images,
@@ -259,19 +261,6 @@ def verify(
         snapshot.seconds,
         snapshot.queries,
     )
-
-
-def _inputs(source: Source, images: Images, labels: Labels, device: str) -> tuple[Network, Dataset]:
-    if isinstance(images, Dataset):
-        if labels is not None:
-            raise DataError("the data set has its own labels: give labels only with arrays")
-        net = load(source, input_shape=tuple(images.images.shape[1:]), device=device)
-        return net, images
-    if knows_its_shape(source):
-        net = load(source, device=device)
-        return net, from_arrays(images, labels, input_shape=net.input_shape)
-    data = from_arrays(images, labels)
-    return load(source, input_shape=tuple(data.images.shape[1:]), device=device), data
 
 
 def _last(snapshots: Iterator[Snapshot]) -> Snapshot:

@@ -10,6 +10,7 @@ from torch import Tensor
 from l0tre.errors import ConfigError
 from l0tre.exhaustive.engine import Scanner, choose_engine, make_scanner
 from l0tre.exhaustive.partial import Partial, advance, begin, join, split
+from l0tre.exhaustive.sampled import sample
 from l0tre.exhaustive.scan import Chunk, Level, make_level, solutions
 from l0tre.exhaustive.upper import accumulate, changed_groups, tighten
 from l0tre.memory import Batcher
@@ -82,6 +83,9 @@ class _Loop:
 
     def steps(self) -> Iterator[None]:
         """Work, one step at a time; between two steps everything is recorded."""
+        if self.problem.settings.sample:
+            yield from self.samples()
+            return
         for t in range(1, self.problem.settings.max_t + 1):
             self.t = t
             level = make_level(self.problem.domain, self.problem.grid, t)
@@ -90,8 +94,30 @@ class _Loop:
             for block in self.blocks(todo, most):
                 yield from self.visit(level, scanner, width, block, todo)
 
+    def samples(self) -> Iterator[None]:
+        """The real-time mode: some milliseconds for each image, upper bounds only."""
+        settings = self.problem.settings
+        self.t = settings.max_t
+        level = make_level(self.problem.domain, self.problem.grid, self.t)
+        todo = self.pending()
+        for done, image in enumerate(todo, start=1):
+            began = time.monotonic()
+            one = slice(image, image + 1)
+            generator = torch.Generator().manual_seed(settings.seed + self.state.bounds[image].index)
+            images, labels = self.problem.images[one], self.problem.labels[one]
+            changed, queries = sample(self.batcher, level, images, labels, settings.sample / 1000, generator)
+            if changed is not None:
+                self.offer(image, changed)
+            self.spend([image], time.monotonic() - began, queries)
+            self.close([image])
+            self.share = done / len(todo)
+            self.record((image,))
+            yield
+
     def pending(self) -> list[int]:
         """Images that this level can still improve."""
+        if self.problem.settings.sample:
+            return [i for i, b in enumerate(self.state.bounds) if b.level < self.t]
         return [i for i, b in enumerate(self.state.bounds) if b.level < self.t and b.upper > self.t]
 
     def blocks(self, todo: Sequence[int], most: int) -> Iterator[list[int]]:

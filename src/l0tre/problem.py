@@ -30,6 +30,9 @@ class Settings:
         grid: ``uniform`` (end points included, spacing at most ``epsilon``) or ``paper`` (the published code's).
         colours: ``grid`` (all combinations of a pixel's channel values) or ``corners`` (end points only).
         memory: Bytes that batches may take; 0 for a share of what is free.
+        sample: Milliseconds for each image in the real-time mode, which draws random subspaces and proves nothing; 0
+            for the exhaustive search.
+        seed: Of the random subspaces.
     """
 
     max_t: int = 2
@@ -37,6 +40,8 @@ class Settings:
     grid: GridKind = "uniform"
     colours: Colours = "grid"
     memory: int = 0
+    sample: float = 0.0
+    seed: int = 0
 
     def __post_init__(self) -> None:
         if self.max_t < 1:
@@ -46,6 +51,8 @@ class Settings:
         for name, kind in (("grid", GridKind), ("colours", Colours)):
             if getattr(self, name) not in get_args(kind):
                 raise ConfigError(f"{name} {getattr(self, name)!r} is unknown: give {' or '.join(get_args(kind))}")
+        if not 0 <= self.sample < 1e12:
+            raise ConfigError(f"sample is {self.sample} milliseconds: give a time above 0, for example 100")
         if self.memory < 0:
             raise ConfigError(
                 f"memory is {self.memory} bytes: give a positive number, or 0 for a share of what is free"
@@ -168,7 +175,7 @@ def start(problem: Problem) -> State:
     groups = problem.domain.groups
     return State(
         [
-            ImageBounds(index, label, groups, 0, groups + 1, "grid")
+            ImageBounds(index, label, groups, 0, groups + 1, "sampled" if problem.settings.sample else "grid")
             for index, label in zip(problem.indices, problem.labels.tolist(), strict=True)
         ]
     )

@@ -1,6 +1,7 @@
 """The commands."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,10 +13,14 @@ from l0tre.api import Verdict, anytime, resume_anytime
 from l0tre.api import verify as verify_one
 from l0tre.cli import options as opt
 from l0tre.cli.live import follow, stop_on_signal
-from l0tre.cli.render import show_snapshot, show_verdict
+from l0tre.cli.render import show_description, show_snapshot, show_verdict
 from l0tre.cli.setup import Choices, prepare
 from l0tre.data import select
+from l0tre.domain import make_domain, make_grid
 from l0tre.errors import ConfigError, MissingExtraError
+from l0tre.exhaustive.describe import describe
+from l0tre.exhaustive.engine import choose_engine
+from l0tre.model.load import load
 from l0tre.results import Snapshot
 from l0tre.store import read_inputs, read_snapshot, write_exports
 
@@ -65,6 +70,14 @@ def evaluate(
         bool, typer.Option("--resume", help="Go on with the run folder given instead of a model.")
     ] = False,
     time_budget: Annotated[float | None, typer.Option(metavar="SECONDS", help="Stop after this time.")] = None,
+    sample: Annotated[
+        float | None,
+        typer.Option(
+            metavar="MILLISECONDS",
+            help="Real-time mode: random sets of --max-t groups for so long an image; no lower bound is claimed.",
+            rich_help_panel=opt.SEARCH,
+        ),
+    ] = None,
     max_t: Annotated[int, typer.Option(help="Most groups changed together.", rich_help_panel=opt.SEARCH)] = 2,
     epsilon: opt.EpsilonOption = 0.25,
     grid: opt.GridOption = "uniform",
@@ -78,7 +91,7 @@ def evaluate(
     shuffle: Annotated[
         bool, typer.Option("--shuffle", help="In random order (see --seed), before --limit.", rich_help_panel=opt.DATA)
     ] = False,
-    seed: Annotated[int, typer.Option(help="Seed of --shuffle.", rich_help_panel=opt.DATA)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of --shuffle and --sample.", rich_help_panel=opt.DATA)] = 0,
     data_dir: opt.DataDirOption = None,
     split: opt.SplitOption = "test",
     scale: opt.ScaleOption = None,
@@ -93,6 +106,8 @@ def evaluate(
     """Bound the robustness of a network on a set of images; stop it any time."""
     silent = quiet or as_json
     opt.check_budget(time_budget)
+    if sample is not None and not sample > 0:
+        raise ConfigError(f"--sample {sample} is no time: give milliseconds above 0, for example 100")
     with stop_on_signal() as stop:
         if resume:
             _refuse_with_resume(context)
@@ -128,10 +143,11 @@ def evaluate(
                 epsilon=epsilon,
                 grid=grid,  # type: ignore[arg-type]
                 colours=colours,  # type: ignore[arg-type]
+                sample=sample or 0.0,
+                seed=seed,
                 time_budget=time_budget,
                 out=out,
                 stop=stop,
-                extra_config={"seed": seed},
                 **setup,
             )
         result = follow(snapshots, Console(stderr=True), quiet=silent)
@@ -200,6 +216,29 @@ def verify(
     else:
         show_verdict(verdict, Console(highlight=False))
     raise typer.Exit(EXIT_CODES[verdict.answer])
+
+
+@app.command()
+def inspect(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False)],
+    input_shape: opt.InputShapeOption = None,
+    groups: opt.GroupsOption = "auto",
+    colours: opt.ColoursOption = "grid",
+    epsilon: opt.EpsilonOption = 0.25,
+    device: opt.DeviceOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Tell how a network will be searched: windows or whole forward passes, how far a pixel reaches, what it saves."""
+    network = load(model, input_shape=opt.parse_shape(input_shape), device=device)
+    domain = make_domain(network.input_shape, groups=opt.parse_groups(groups))
+    grid = make_grid(domain, epsilon, colours=colours)  # type: ignore[arg-type]
+    engine = choose_engine(network, domain.to(network.device), grid.to(network.device))
+    description = describe(engine)
+    if as_json:
+        facts = {"model": model, "input_shape": network.input_shape, "classes": network.classes}
+        typer.echo(json.dumps({**facts, "unit": domain.unit, "groups": domain.groups, **asdict(description)}, indent=1))
+    else:
+        show_description(network, domain, description, Console(highlight=False))
 
 
 @app.command()

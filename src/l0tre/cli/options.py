@@ -1,13 +1,13 @@
 """Options that several commands share, and how their texts are read."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 from zipfile import BadZipFile
 
 import numpy as np
 import typer
 
-from l0tre.domain import Range
+from l0tre.domain import Groups, Range
 from l0tre.errors import ConfigError
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "StdOption",
     "check_budget",
     "parse_array",
+    "parse_groups",
     "parse_numbers",
     "parse_range",
     "parse_shape",
@@ -159,3 +160,8 @@ def check_budget(seconds: float | None) -> None:
     """Refuse a time budget that is negative or not a number."""
     if seconds is not None and not seconds >= 0:
         raise ConfigError(f"--time-budget is {seconds}: give seconds, 0 for a single step, or leave it out")
+
+
+def parse_groups(text: str) -> Groups | np.ndarray:
+    """A kind of groups, or group numbers from a ``.npy`` file."""
+    return parse_array(Path(text), "--groups") if text.endswith(".npy") else cast("Groups", text)

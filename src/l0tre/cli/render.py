@@ -5,9 +5,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from l0tre.api import Verdict
+from l0tre.domain import Domain
+from l0tre.exhaustive.describe import Description
+from l0tre.model.network import Network
 from l0tre.results import ImageBounds, Snapshot
 
-__all__ = ["show_snapshot", "show_verdict"]
+__all__ = ["show_description", "show_snapshot", "show_verdict"]
 
 ROWS = 25  # images listed on a terminal; files have them all
 
@@ -52,7 +55,8 @@ def show_snapshot(result: Snapshot, console: Console, *, every: bool = False) ->
         f"{escape(config['data']['name'])} ({len(result.excluded)} left out), bounds in {unit}s:",
         soft_wrap=True,  # paths stay whole, for copying
     )
-    console.print(f"  lower bound  {result.lower:.3f}   so many {unit}s can change safely")
+    known = "so many {unit}s can change safely" if not settings["sample"] else "none is claimed: this is a sample"
+    console.print(f"  lower bound  {result.lower:.3f}   {known.format(unit=unit)}")
     console.print(f"               guarantee: {_guarantee(result, settings)}")
     console.print(f"  upper bound  {result.upper:.3f}   shown by stored adversarial inputs")
     if result.without_witness:
@@ -67,19 +71,24 @@ def show_snapshot(result: Snapshot, console: Console, *, every: bool = False) ->
 
 
 def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    ending = "" if number == 1 else "es" if noun.endswith("s") else "s"
+    return f"{number} {noun}{ending}"
 
 
 def _guarantee(result: Snapshot, settings: dict[str, object]) -> str:
     kinds = sorted({image.guarantee for image in result.images})
     grid = "the published code's grid" if settings["grid"] == "paper" else f"grid of spacing <= {settings['epsilon']}"
     colours = ", corner colours only" if settings["colours"] == "corners" else ""
+    if kinds == ["sampled"]:
+        return "sampled (nothing is proved)"
     return f"{', '.join(kinds)} ({grid}{colours}; not between its points)"
 
 
 def _state(image: ImageBounds) -> str:
     if image.converged:
         return "[green]converged[/green]"
+    if image.guarantee == "sampled":
+        return "sampled" if image.level else "to do"
     if image.blocked:
         return f"tie at t = {image.blocked}"
     return f"t = {image.level} done"
@@ -105,3 +114,35 @@ def show_verdict(verdict: Verdict, console: Console) -> None:
     else:
         console.print(f"reason: {verdict.reason}; bounds so far: lower {verdict.lower}, upper {verdict.upper}")
     console.print(f"{verdict.seconds:.2f} s, {verdict.queries:,} queries")
+
+
+def show_description(network: Network, domain: Domain, description: Description, console: Console) -> None:
+    """Print how a network will be searched."""
+    shape = " x ".join(str(size) for size in network.input_shape)
+    console.print(
+        f"[bold]{escape(network.name)}[/bold]: input {shape}, {_count(network.classes, 'class')}, "
+        f"{_count(domain.groups, domain.unit)}",
+        soft_wrap=True,
+    )
+    if not description.windows:
+        console.print("search: whole forward passes for every grid point")
+        console.print(f"why:    {escape(description.reason)}", soft_wrap=True)
+        return
+    levels = ", ".join(str(t) for t in description.levels)
+    console.print(f"search: windows for t = {levels}; whole forward passes for larger t")
+    console.print(f"why:    the network is local up to the last row below, where {description.reason}", soft_wrap=True)
+    more = "; more at t = 2 and 3" if len(description.levels) > 1 else ""
+    console.print(f"saving: {description.saving:.1f} times fewer multiplications at t = 1{more}")
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold underline")
+    for name in ("layer", "output", "stride", "one pixel reaches", "share", "receptive field"):
+        table.add_column(name, justify="left" if name == "layer" else "right")
+    for layer in description.layers:
+        table.add_row(
+            escape(layer.name),
+            " x ".join(str(size) for size in layer.shape),
+            str(layer.stride),
+            f"{layer.window[0]} x {layer.window[1]}",
+            f"{layer.share:.1%}",
+            f"{layer.field[0]} x {layer.field[1]}",
+        )
+    console.print(table)

@@ -2,13 +2,11 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import numpy as np
-
-from l0tre.cli.options import parse_array, parse_numbers, parse_range, parse_shape
+from l0tre.cli.options import parse_array, parse_groups, parse_numbers, parse_range, parse_shape
 from l0tre.data import Dataset, load_data
-from l0tre.domain import Domain, Groups, make_domain
+from l0tre.domain import Domain, make_domain
 from l0tre.memory import parse_size
 from l0tre.model.load import knows_its_shape, load
 from l0tre.model.network import Network
@@ -72,14 +70,9 @@ def prepare(choices: Choices) -> tuple[Network, Dataset, dict[str, Any]]:
 
 
 def _domain(choices: Choices, shape: tuple[int, ...]) -> Domain:
-    groups: Groups | np.ndarray = (
-        parse_array(Path(choices.groups), "--groups")
-        if choices.groups.endswith(".npy")
-        else cast("Groups", choices.groups)
-    )
     return make_domain(
         shape,
-        groups=groups,
+        groups=parse_groups(choices.groups),
         mask=None if choices.mask is None else parse_array(choices.mask, "--mask"),
         low=parse_range(choices.low, "--low"),
         high=parse_range(choices.high, "--high"),

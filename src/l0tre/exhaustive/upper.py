@@ -1,5 +1,7 @@
 """Upper bounds: accumulate the ranked perturbations until the decision changes, then restore what is not needed."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -76,7 +78,14 @@ def _first_touch(level: Level, images: Tensor, ranking: Ranking) -> tuple[Tensor
 
 
 @torch.inference_mode()
-def tighten(batcher: Batcher, domain: Domain, images: Tensor, labels: Tensor, changed: Tensor) -> tuple[Tensor, Tensor]:
+def tighten(
+    batcher: Batcher,
+    domain: Domain,
+    images: Tensor,
+    labels: Tensor,
+    changed: Tensor,
+    stop: Callable[[], bool] = lambda: False,
+) -> tuple[Tensor, Tensor]:
     """Restore groups to their original values while the decision stays changed, until no single one can be.
 
     Each round queries the restoration of every single group and keeps the one that leaves the margin lowest. Of many
@@ -88,6 +97,7 @@ def tighten(batcher: Batcher, domain: Domain, images: Tensor, labels: Tensor, ch
         images: float32 ``[images, values]``, the originals.
         labels: int64 ``[images]``.
         changed: float32 ``[images, values]``, inputs with another decision.
+        stop: Asked before each round; ends early with what there is.
 
     Returns:
         float32 ``[images, values]``, with fewer or as many changed groups; and int64 ``[images]``, the forward passes
@@ -96,7 +106,7 @@ def tighten(batcher: Batcher, domain: Domain, images: Tensor, labels: Tensor, ch
     changed = changed.clone()
     queries = torch.zeros(len(images), dtype=torch.int64, device=images.device)
     active = torch.arange(len(images), device=images.device)
-    while len(active):
+    while len(active) and not stop():
         support = changed_groups(domain, images[active], changed[active])
         owner, group = support.nonzero(as_tuple=True)
         image = active[owner]
