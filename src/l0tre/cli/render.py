@@ -55,8 +55,9 @@ def show_snapshot(result: Snapshot, console: Console, *, every: bool = False) ->
         f"{escape(config['data']['name'])} ({len(result.excluded)} left out), bounds in {unit}s:",
         soft_wrap=True,  # paths stay whole, for copying
     )
-    known = "so many {unit}s can change safely" if not settings["sample"] else "none is claimed: this is a sample"
-    console.print(f"  lower bound  {result.lower:.3f}   {known.format(unit=unit)}")
+    sampled = all(image.guarantee == "sampled" for image in result.images)
+    known = "none is claimed: this is a sample" if sampled else f"so many {unit}s can change safely"
+    console.print(f"  lower bound  {result.lower:.3f}   {known}")
     console.print(f"               guarantee: {_guarantee(result, settings)}")
     console.print(f"  upper bound  {result.upper:.3f}   shown by stored adversarial inputs")
     if result.without_witness:
