@@ -28,7 +28,7 @@ def main() -> None:
         _fail(f"{message}; see {'l0tre' if error.ctx is None else error.ctx.command_path} --help")
     except (L0treError, OSError) as error:
         if os.environ.get("L0TRE_DEBUG"):
-            raise
+            traceback.print_exc()
         _fail(str(error))
     except Exception:  # a defect of ours: exit code 1 would read as an answer of `verify`
         traceback.print_exc()

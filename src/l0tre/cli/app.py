@@ -78,7 +78,12 @@ def evaluate(
             rich_help_panel=opt.SEARCH,
         ),
     ] = None,
-    max_t: Annotated[int, typer.Option(help="Most groups changed together.", rich_help_panel=opt.SEARCH)] = 2,
+    max_t: Annotated[
+        int | None,
+        typer.Option(
+            help="Most groups changed together.", show_default="2; 1 with --sample", rich_help_panel=opt.SEARCH
+        ),
+    ] = None,
     epsilon: opt.EpsilonOption = 0.25,
     grid: opt.GridOption = "uniform",
     colours: opt.ColoursOption = "grid",
@@ -139,7 +144,7 @@ def evaluate(
             snapshots = anytime(
                 network,
                 select(images, limit=limit, shuffle=shuffle, seed=seed),
-                max_t=max_t,
+                max_t=max_t if max_t is not None else 2 if sample is None else 1,
                 epsilon=epsilon,
                 grid=grid,  # type: ignore[arg-type]
                 colours=colours,  # type: ignore[arg-type]

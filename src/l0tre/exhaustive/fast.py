@@ -9,18 +9,8 @@ import torch
 from torch import Tensor
 
 from l0tre.exhaustive.crop import base_values, carry, finish, paste
-from l0tre.exhaustive.effects import (
-    Locality,
-    Pattern,
-    Singles,
-    interactions,
-    make_patterns,
-    meet,
-    phases,
-    seed,
-    single_changes,
-    single_sites,
-)
+from l0tre.exhaustive.effects import Locality, Singles, meet, phases, seed, single_changes, single_sites
+from l0tre.exhaustive.interaction import Pattern, interactions, make_patterns
 from l0tre.exhaustive.scan import Chunk, Level, checked, reduce_points, scan_sets
 from l0tre.exhaustive.sets import unrank
 from l0tre.memory import Batcher

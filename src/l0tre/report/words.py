@@ -80,7 +80,7 @@ def guarantees(snapshot: Snapshot, domain: Domain) -> list[tuple[str, int, str]]
         "grid": _grid(snapshot, domain),
         "lipschitz": "The lower bound holds for all real values of the domain, by the grid and a Lipschitz constant of "
         "the network.",
-        "sampled": "The lower bound is a figure from samples: it guarantees nothing.",
+        "sampled": "No lower bound is claimed: random samples prove nothing.",
     }
     found = Counter(image.guarantee for image in snapshot.images)
     return [(kind, found[kind], text) for kind, text in meaning.items() if found[kind]]
