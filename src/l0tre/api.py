@@ -127,7 +127,7 @@ def resume_anytime(
         folder: The run folder.
         network: The network, if it did not come from a file or a name; it must be the same one.
         device: Where to compute.
-        time_budget: Seconds for this session; ``None`` for no limit.
+        time_budget: Seconds for this call; ``None`` for no limit.
         stop: Asked between two steps.
 
     Yields:

@@ -17,7 +17,7 @@ class State:
     Attributes:
         bounds: Bounds of every evaluated input, in the order of ``Problem.images``.
         partials: Position inside the current level, by place in ``bounds``, for inputs that are in the middle of one.
-        seconds: Work so far, over all sessions.
+        seconds: Work so far, interruptions left out.
         history: Global bounds whenever they changed.
         finished: Whether the search is complete up to ``max_t``.
     """

@@ -81,7 +81,7 @@ def _panel(now: Snapshot, first: Snapshot, rate: float) -> Table:
 
 
 def _eta(now: Snapshot, first: Snapshot) -> str:
-    """Time left in this level at the pace of this session so far."""
+    """Time left in this level at the pace since the start or the resumption."""
     start = first.level_share if first.t == now.t else 0.0
     begun = max((p.seconds for p in now.history if p.t < now.t), default=0.0)
     elapsed = now.seconds - max(begun, first.seconds)
