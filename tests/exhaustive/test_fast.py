@@ -15,6 +15,7 @@ from l0tre.exhaustive import fast
 from l0tre.exhaustive.effects import Locality, make_locality
 from l0tre.exhaustive.engine import choose_engine
 from l0tre.exhaustive.fast import FastScanner, supports
+from l0tre.exhaustive.interaction import interactions
 from l0tre.exhaustive.local import LocalPlan, Span, plan_local, reach, spans
 from l0tre.exhaustive.scan import Chunk, Level, make_level, scan, scan_sets, solutions
 from l0tre.memory import Batcher
@@ -230,9 +231,10 @@ def test_doubtful_sets_are_decided_by_forward_passes(monkeypatch: pytest.MonkeyP
         return real(*arguments)  # type: ignore[arg-type]
 
     real = scan_sets
+    ready = FastScanner(locality, level, batcher, 2**22).prepare(x, labels)
     monkeypatch.setattr(fast, "scan_sets", counted)
     monkeypatch.setattr(fast, "DOUBT", 1e9)
-    found = FastScanner(locality, level, batcher, 2**22).prepare(x, labels)(0, level.sets)
+    found = ready(0, level.sets)
     wanted = scan(batcher, level, x, labels, 0, level.sets)
     assert asked
     assert torch.equal(found.margin, wanted.margin)
@@ -297,3 +299,40 @@ def test_spans_of_a_residual_branch_are_joined() -> None:
     build.add("add", [0, inner])
     found = spans(Graph(tuple(build.nodes)), 2, Span(4, 4), 0)
     assert found == [Span(4, 4), Span(3, 5), Span(3, 5)]
+
+
+def _ready() -> tuple[Locality, Level, Batcher, Tensor, Tensor]:
+    module, shape = _paper_like("dnn-0")
+    network = l0tre.load(module, input_shape=shape, device="cpu")
+    assert network.graph is not None
+    setup = _setup(network.graph, 2, 1)
+    assert setup is not None
+    return setup
+
+
+def test_windows_that_give_other_numbers_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    locality, level, batcher, x, labels = _ready()
+    real = interactions
+    monkeypatch.setattr(fast, "interactions", lambda *a: real(*a) + 1.0)  # as if rounding had gone astray
+    found = FastScanner(locality, level, batcher, 2**22).prepare(x, labels)(0, level.sets)
+    wanted = scan(batcher, level, x, labels, 0, level.sets)
+    assert torch.equal(found.margin, wanted.margin)
+    assert torch.equal(found.safe, wanted.safe)
+
+
+@pytest.mark.parametrize("where", ["base_values", "interactions"])
+def test_running_out_of_memory_falls_back_to_forward_passes(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    locality, level, batcher, x, labels = _ready()
+
+    def fail(*_: object) -> Tensor:
+        raise torch.OutOfMemoryError("no memory")
+
+    ready = FastScanner(locality, level, batcher, 2**22)
+    if where == "base_values":
+        monkeypatch.setattr(fast, where, fail)
+        scan_ = ready.prepare(x, labels)
+    else:
+        scan_ = ready.prepare(x, labels)
+        monkeypatch.setattr(fast, where, fail)
+    wanted = scan(batcher, level, x, labels, 0, level.sets)
+    assert torch.equal(scan_(0, level.sets).margin, wanted.margin)
