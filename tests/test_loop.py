@@ -69,6 +69,24 @@ def test_a_tie_does_not_stop_the_search_for_a_witness() -> None:
     assert "tie" in verdict.reason
 
 
+def test_a_tie_at_one_level_is_not_forgotten_at_a_safe_higher_one() -> None:
+    # Feature 0 alone ties; with feature 1 moved off its middle as well, the label is far ahead.
+    def forward(x: Tensor) -> Tensor:
+        return torch.stack([1 + 10 * (x[:, 1] - 0.5).abs(), x[:, 0]], 1)
+
+    network = Network(forward, forward, (2,), 2, torch.device("cpu"), None, "tie", sample_bytes=SAMPLE_BYTES)
+    result = l0tre.evaluate(network, torch.tensor([[0.0, 0.5]]), [0], max_t=2, epsilon=1.0)[0]
+    assert (result.lower, result.level, result.blocked) == (0, 2, 1)
+
+
+def test_a_tie_in_an_early_step_is_not_forgotten_in_a_later_one() -> None:
+    weight = [[0.0] * 200, [1.0] + [0.0] * 199]
+    network = _linear(weight, [1.0, 0.0])
+    steps = list(l0tre.anytime(network, torch.zeros(1, 200), [0], max_t=1, memory=SAMPLE_BYTES))
+    assert len(steps) > 3
+    assert (steps[-1][0].lower, steps[-1][0].blocked) == (0, 1)
+
+
 def test_a_margin_within_round_off_is_not_safe() -> None:
     gap = 1e-4  # of scores around 1000: below what float32 evaluations agree on
     result = l0tre.evaluate(_linear([[0.0], [1.0]], [1000.0 + gap, 999.0]), torch.zeros(1, 1), [0], max_t=1)[0]

@@ -1,6 +1,5 @@
 """One page for a run folder: what was found, what it means, what it rests on."""
 
-import os
 from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path, PurePath
@@ -11,7 +10,7 @@ from l0tre.report import chart
 from l0tre.report.pictures import make_cards
 from l0tre.report.words import answer, counted, guarantees, progress, remarks
 from l0tre.results import Snapshot
-from l0tre.store import Inputs, read_inputs, read_snapshot
+from l0tre.store import Inputs, read_inputs, read_snapshot, write_whole
 
 __all__ = ["write_report"]
 
@@ -42,14 +41,10 @@ def write_report(folder: Path, *, pictures: int = 100) -> Path:
     )
     template = files("l0tre.report").joinpath("report.html.jinja").read_text(encoding="utf-8")
     text = environment.from_string(template).render(_content(read_snapshot(folder), read_inputs(folder), pictures))
-    path = folder / NAME
-    temporary = path.with_name(f".{NAME}.{os.getpid()}")
     try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
+        return write_whole(folder / NAME, lambda path: path.write_text(text, encoding="utf-8"))
     except OSError as error:
-        raise StoreError(f"{path} cannot be written: {error}") from error
-    return path
+        raise StoreError(f"{folder / NAME} cannot be written: {error}") from error
 
 
 def _content(snapshot: Snapshot, inputs: Inputs, pictures: int) -> dict[str, Any]:

@@ -1,6 +1,16 @@
 """Run folders: a SQLite database that survives a crash at any moment, the inputs, and exported files."""
 
-from l0tre.store.export import write_exports
+from l0tre.store.export import write_exports, write_whole
 from l0tre.store.run import Inputs, Run, create_run, open_run, read_config, read_inputs, read_snapshot
 
-__all__ = ["Inputs", "Run", "create_run", "open_run", "read_config", "read_inputs", "read_snapshot", "write_exports"]
+__all__ = [
+    "Inputs",
+    "Run",
+    "create_run",
+    "open_run",
+    "read_config",
+    "read_inputs",
+    "read_snapshot",
+    "write_exports",
+    "write_whole",
+]

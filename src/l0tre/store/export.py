@@ -12,7 +12,7 @@ from torch import Tensor
 
 from l0tre.results import Snapshot
 
-__all__ = ["write_exports"]
+__all__ = ["write_exports", "write_whole"]
 
 COLUMNS = ("index", "label", "lower", "upper", "converged", "guarantee", "seconds", "queries", "level")
 
@@ -31,13 +31,13 @@ def write_exports(folder: Path, snapshot: Snapshot, images: Tensor, indices: tup
     """
     text = json.dumps(snapshot.to_dict(), indent=1)
     return (
-        _replace(folder / "result.json", lambda path: path.write_text(text + "\n", encoding="utf-8")),
-        _replace(folder / "bounds.csv", lambda path: _write_csv(path, snapshot)),
-        _replace(folder / "witnesses.npz", lambda path: _write_npz(path, snapshot, images, indices)),
+        write_whole(folder / "result.json", lambda path: path.write_text(text + "\n", encoding="utf-8")),
+        write_whole(folder / "bounds.csv", lambda path: _write_csv(path, snapshot)),
+        write_whole(folder / "witnesses.npz", lambda path: _write_npz(path, snapshot, images, indices)),
     )
 
 
-def _replace(path: Path, write: Callable[[Path], object]) -> Path:
+def write_whole(path: Path, write: Callable[[Path], object]) -> Path:
     """Write beside the target, then rename: a crash leaves the old file."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     write(temporary)
