@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import l0tre
 from l0tre.domain import Domain, make_domain, make_grid
-from l0tre.exhaustive import fast
+from l0tre.exhaustive import crop, fast
 from l0tre.exhaustive.effects import Locality, make_locality
 from l0tre.exhaustive.engine import choose_engine
 from l0tre.exhaustive.fast import FastScanner, supports
@@ -336,3 +336,27 @@ def test_running_out_of_memory_falls_back_to_forward_passes(where: str, monkeypa
         monkeypatch.setattr(fast, where, fail)
     wanted = scan(batcher, level, x, labels, 0, level.sets)
     assert torch.equal(scan_(0, level.sets).margin, wanted.margin)
+
+
+def test_what_is_kept_between_steps_stays_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    locality, level, batcher, x, labels = _ready()
+    monkeypatch.setattr(fast, "MOST_SETS", 300)
+    monkeypatch.setattr(crop, "MATRIX_TOTAL", 0)
+    scanner = FastScanner(locality, level, batcher, 2**22)
+    found = scanner.prepare(x, labels)
+    for start in range(0, level.sets, 200):
+        stop = min(start + 200, level.sets)
+        wanted = scan(batcher, level, x, labels, start, stop)
+        _same(found(start, stop), wanted, 1 + float(wanted.score.abs().max()))
+        assert sum(len(layout.members) for layout in scanner.layouts.values()) <= 300 + 200
+        assert len(locality.plan.matrices) <= 4
+
+
+@pytest.mark.parametrize("rows", [0, 10**9])
+@pytest.mark.parametrize("kind", ["sdnn", "dnn-0", "strided"])
+def test_convolutions_as_matrices_and_not(kind: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crop, "MATRIX_ROWS", rows)  # a GPU uses matrices far more often than a CPU does
+    module, shape = _paper_like(kind)
+    network = l0tre.load(module, input_shape=shape, device="cpu")
+    assert network.graph is not None
+    assert _compare(network.graph, 2, 1, 0.5) is not None

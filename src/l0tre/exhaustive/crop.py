@@ -23,6 +23,7 @@ Box = tuple[Span, Span]  # rows and columns
 MATRIX_WORK = 4  # times the multiplications of the convolution
 MATRIX_SIZE = 2**24  # entries
 MATRIX_ROWS = 64
+MATRIX_TOTAL = 2**26  # entries of all matrices that are kept
 
 
 @dataclass(frozen=True)
@@ -199,8 +200,14 @@ def _convolve(plan: LocalPlan, node: Node, value: Tensor, now: Box, wanted: Box,
     else:
         as_matrix = channels * rows * columns <= MATRIX_ROWS
     if as_matrix:
-        key: Hashable = (id(weight), now, wanted, box)
+        # Only sizes and distances count, so that many patterns share a matrix.
+        key: Hashable = (
+            id(weight),
+            *((a.size, b.first - a.first, b.last - a.last, c.size) for a, b, c in zip(now, wanted, box, strict=True)),
+        )
         if key not in plan.matrices:
+            if sum(matrix.numel() for matrix in plan.matrices.values()) > MATRIX_TOTAL:
+                plan.matrices.clear()
             unit = torch.eye(channels * rows * columns, device=value.device)
             plan.matrices[key] = convolve(unit.reshape(-1, channels, rows, columns)).flatten(1)
         result = flat.flatten(1) @ plan.matrices[key]

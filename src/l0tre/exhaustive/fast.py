@@ -23,7 +23,7 @@ __all__ = ["FastScanner", "supports"]
 DOUBT = 2.0**-13
 MOST_GROUPS = 4096  # of the table of interacting pairs at t = 3
 WORK_BYTES = {"cpu": 2**25, "cuda": 2**32}  # of one batch: more is slower on a CPU, no faster on a GPU
-MOST_LAYOUTS = 256
+MOST_SETS = 2**22  # of all layouts that are kept
 PROBES = 4  # sets in the middle and at the end (neighbours) that are looked at both ways before any is trusted
 
 FIELDS = ("score", "score_point", "margin", "margin_point", "safe")
@@ -231,7 +231,7 @@ class FastScanner:
     def _layout(self, images: int, start: int, stop: int) -> _Layout:
         key = (images, start, stop)
         if key not in self.layouts:
-            if len(self.layouts) >= MOST_LAYOUTS:
+            if sum(len(layout.members) for layout in self.layouts.values()) > MOST_SETS:
                 self.layouts.clear()
             self.layouts[key] = self._make_layout(images, start, stop)
         return self.layouts[key]
