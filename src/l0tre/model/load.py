@@ -269,11 +269,13 @@ def _finish(loaded: _Loaded, normalisation: Normalisation | None, device: torch.
         return source(x if normalisation is None else normalisation(x))
 
     forward = reference
+    exact: Graph | None = None
     dropped = ""  # an end that the source has and our scores, which are logits, do not
     if graph is not None:
         dropped = final_softmax(graph)
-        graph = simplify(graph if normalisation is None else prepend(normalisation, graph)).to(device)
-        ready = graph
+        wide = graph.to("cpu", torch.float64)
+        exact = simplify(wide if normalisation is None else prepend(normalisation, wide))
+        ready = graph = exact.to(device)
 
         def forward(x: Tensor) -> Tensor:
             return run(ready, x)
@@ -290,7 +292,19 @@ def _finish(loaded: _Loaded, normalisation: Normalisation | None, device: torch.
     numbers = "" if normalisation is None else f"{normalisation.mean.tolist()} {normalisation.std.tolist()}"
     fingerprint = hashlib.sha256((loaded.fingerprint + numbers).encode()).hexdigest() if loaded.fingerprint else ""
     cost = sample_bytes(forward, loaded.input_shape, device)
-    return Network(forward, reference, loaded.input_shape, classes, device, graph, name, fingerprint, loaded.note, cost)
+    return Network(
+        forward,
+        reference,
+        loaded.input_shape,
+        classes,
+        device,
+        graph,
+        name,
+        fingerprint,
+        loaded.note,
+        cost,
+        exact=exact,
+    )
 
 
 @torch.inference_mode()

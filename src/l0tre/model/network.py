@@ -38,6 +38,7 @@ class Network:
         note: Why there is no graph; empty when there is one.
         sample_bytes: Estimated peak memory of ``forward`` for one sample, in bytes.
         origin: How to load it again (path, mean, std), when it came from a file or a name.
+        exact: The operations in float64 on the CPU, for proofs: constants folded without rounding to float32.
     """
 
     forward: Scores
@@ -51,6 +52,7 @@ class Network:
     note: str = ""
     sample_bytes: int = 1
     origin: Mapping[str, Any] = field(default_factory=dict)
+    exact: Graph | None = None
 
     @torch.inference_mode()
     def scores(self, x: Tensor) -> Tensor:

@@ -64,8 +64,9 @@ def _spread(numbers: Sequence[float] | float | None, default: float, shape: tupl
 
 
 def prepend(normalisation: Normalisation, graph: Graph) -> Graph:
-    """The graph with the normalisation as its first operation."""
-    tensors = {"scale": 1 / normalisation.std, "shift": -normalisation.mean / normalisation.std}
+    """The graph with the normalisation as its first operation, whose constants are float64."""
+    mean, std = normalisation.mean.double(), normalisation.std.double()
+    tensors = {"scale": 1 / std, "shift": -mean / std}
     scale = Node("scale", (0,), graph.input_shape, tensors, name="normalisation")
     rest = [replace(node, inputs=tuple(source + 1 for source in node.inputs)) for node in graph.nodes[1:]]
     return Graph((graph.nodes[0], scale, *rest))

@@ -1,0 +1,203 @@
+"""What bounding a network needs and no image changes: operations, rounding errors, which rows stay in windows."""
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from l0tre.certify.interval import magnitude
+from l0tre.certify.support import ELEMENTWISE, NONLINEAR, reduce_graph
+from l0tre.domain import Domain
+from l0tre.model.graph import Graph, Node, run_node
+
+__all__ = ["Plan", "make_plan"]
+
+WINDOWED = (*ELEMENTWISE, "conv", "scale", "max_pool", "pad")
+# Entries of a convolution written as a matrix. On a GPU products of matrices are an order of magnitude faster than
+# float64 convolutions; on a CPU only as long as the matrix is not mostly zeros.
+MATRIX_ENTRIES = {"cuda": 2**26, "cpu": 2**21}
+MATRIX_WASTE = {"cuda": 2**20, "cpu": 12}
+# The sum of n products is off by at most about n * 2**-53 of the sum of their absolute values, for any order of
+# summation; 32 covers the chained passes, the lines' own rounding and the widening of the bounds they rest on.
+UNIT = 32 * 2.0**-53
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A network ready to be bounded, in float64 on one device.
+
+    Attributes:
+        graph: The reduced operations.
+        bounded: Positions whose ranges are needed, in order: inputs of nonlinear operations.
+        affine: Positions that depend on the input by linear operations alone.
+        borders: Affine positions that others than affine ones read.
+        windowed: Positions whose rows can be carried backwards in windows of the maps instead of whole maps.
+        slack: For each position float64 ``[*shape]``, the largest error that rounding can cause in a bound of it.
+        matrices: Convolutions as matrices, by position and window; filled as they are needed.
+    """
+
+    graph: Graph
+    bounded: tuple[int, ...]
+    affine: frozenset[int]
+    borders: tuple[int, ...]
+    windowed: frozenset[int]
+    slack: tuple[Tensor, ...]
+    matrices: dict[tuple[int, int, int], Tensor | None] = field(default_factory=dict)
+
+    @property
+    def device(self) -> torch.device:
+        """Where everything lies."""
+        return self.slack[0].device
+
+    @property
+    def neurons(self) -> int:
+        """Number of values with ranges of their own."""
+        return sum(math.prod(self.graph.nodes[position].shape) for position in self.bounded)
+
+
+def make_plan(graph: Graph, domain: Domain, device: torch.device) -> Plan:
+    """Prepare a network.
+
+    Args:
+        graph: In float64, see ``Network.exact``.
+        domain: Its box limits the values, and so the rounding errors.
+        device: Where to compute.
+
+    Returns:
+        The plan.
+
+    Raises:
+        ModelError: Naming an operation that cannot be bounded.
+    """
+    graph = reduce_graph(graph).to(device, torch.float64)
+    nodes = graph.nodes
+    affine, windowed = {0}, {0} if len(nodes[0].shape) == 3 else set()
+    for position, node in enumerate(nodes[1:], start=1):
+        if node.op not in NONLINEAR and affine.issuperset(node.inputs):
+            affine.add(position)
+        if _windowed(node, nodes) and windowed.issuperset(node.inputs):
+            windowed.add(position)
+    readers = {source for node in nodes if node.op in NONLINEAR for source in node.inputs}
+    read = {source for place, node in enumerate(nodes) if place not in affine for source in node.inputs}
+    return Plan(
+        graph,
+        tuple(sorted(readers)),
+        frozenset(affine),
+        tuple(sorted(read & affine)),
+        frozenset(windowed),
+        _slack(graph, domain, device),
+    )
+
+
+def _windowed(node: Node, nodes: tuple[Node, ...]) -> bool:
+    """Whether an output of an operation on maps sees a window of one input map."""
+    if node.op not in WINDOWED or len(node.shape) != 3:
+        return False
+    source = nodes[node.inputs[0]].shape
+    return not (node.op == "scale" and source != node.shape) and not (node.op == "pad" and source[0] != node.shape[0])
+
+
+def _slack(graph: Graph, domain: Domain, device: torch.device) -> tuple[Tensor, ...]:
+    """Rounding errors of bounds: a multiple of the largest absolute values that a sum can pass through."""
+    largest = torch.maximum(domain.low.abs(), domain.high.abs()).double().to(device).view(1, *domain.shape)
+    sizes, values, slack = [64.0], [largest], [UNIT * 64 * largest[0]]
+    for node in graph.nodes[1:]:
+        values.append(magnitude(node, [values[source] for source in node.inputs]))
+        sizes.append(_terms(node, graph) + max(sizes[source] for source in node.inputs))
+        slack.append(UNIT * sizes[-1] * values[-1][0])
+    return tuple(slack)
+
+
+def _terms(node: Node, graph: Graph) -> float:
+    """How many products one output value sums up, and some for the operation itself."""
+    if "weight" in node.tensors:
+        # Backwards an input collects from every output that reads it, which can be more.
+        weight = node.tensors["weight"]
+        return 8.0 + max(weight[0].numel(), weight.numel() // max(1, weight.shape[1]))
+    if node.op == "mean":
+        return 8.0 + math.prod(graph.nodes[node.inputs[0]].shape)
+    # The gaps of all lines of a layer are summed.
+    return 8.0 + (math.prod(node.shape) if node.op in NONLINEAR else 0)
+
+
+def conv_backward(plan: Plan, position: int, rows: Tensor, height: int, width: int, *, whole: bool) -> Tensor:
+    """Coefficients of a convolution's inputs from those of its outputs.
+
+    Args:
+        plan: The network.
+        position: Of the convolution.
+        rows: float64 ``[rows, channels * height * width]``.
+        height: Of the window (or map) of outputs.
+        width: Likewise.
+        whole: Whether it is the whole map, padding cut off, or a window that keeps what lies in the padding.
+
+    Returns:
+        ``[rows, channels * height * width]`` of the inputs.
+    """
+    node = plan.graph.nodes[position]
+    shape = (node.shape[0], height, width)
+    key = (position, -1 if whole else height, width)
+    if key not in plan.matrices:
+        plan.matrices[key] = _matrix(node, plan.graph.nodes[node.inputs[0]].shape, shape, whole, plan.device)
+    matrix = plan.matrices[key]
+    if matrix is not None:
+        return rows @ matrix
+    return _transposed(node, plan.graph.nodes[node.inputs[0]].shape, rows.view(-1, *shape), whole).flatten(1)
+
+
+def _transposed(node: Node, source: tuple[int, ...], rows: Tensor, whole: bool) -> Tensor:
+    weight = node.tensors["weight"]
+    stride, padding, dilation = node.ints("stride"), node.ints("padding"), node.ints("dilation")
+    extra = [0, 0]
+    if whole:
+        extra = [
+            source[1 + d] - ((rows.shape[2 + d] - 1) * stride[d] - 2 * padding[d] + dilation[d] * (weight.shape[2 + d] - 1) + 1)
+            for d in (0, 1)
+        ]
+    groups = int(node.number("groups"))
+    return F.conv_transpose2d(rows, weight, None, stride, padding if whole else 0, extra, groups, dilation)
+
+
+def _matrix(
+    node: Node, source: tuple[int, ...], shape: tuple[int, int, int], whole: bool, device: torch.device
+) -> Tensor | None:
+    """The transposed convolution of a window as a matrix ``[outputs, inputs]``, if that is the faster way."""
+    kind = "cuda" if device.type == "cuda" else "cpu"
+    probe = torch.zeros(1, *shape, device=device, dtype=torch.float64)
+    inputs = _transposed(node, source, probe, whole)[0].numel()
+    outputs = math.prod(shape)
+    work = outputs * node.tensors["weight"][0].numel()
+    if outputs * inputs > min(MATRIX_ENTRIES[kind], MATRIX_WASTE[kind] * work):
+        return None
+    matrix = torch.empty(outputs, inputs, device=device, dtype=torch.float64)
+    size = max(1, 2**22 // outputs)
+    for start in range(0, outputs, size):
+        stop = min(start + size, outputs)
+        unit = torch.zeros(stop - start, outputs, device=device, dtype=torch.float64)
+        unit[torch.arange(stop - start), torch.arange(start, stop)] = 1
+        matrix[start:stop] = _transposed(node, source, unit.view(-1, *shape), whole).flatten(1)
+    return matrix
+
+
+def base_values(plan: Plan, images: Tensor) -> dict[int, Tensor]:
+    """The images' own values at the inputs and outputs of nonlinear operations and at the end.
+
+    Args:
+        plan: The network.
+        images: float64 ``[images, values]``.
+
+    Returns:
+        By position, ``[images, *shape]``.
+    """
+    nodes = plan.graph.nodes
+    kept = {*plan.bounded, len(nodes) - 1, *(p for p, node in enumerate(nodes) if node.op in NONLINEAR)}
+    last = plan.graph.last_use()
+    values = {0: images.view(-1, *nodes[0].shape)}
+    for position, node in enumerate(nodes[1:], start=1):
+        values[position] = run_node(node, *(values[source] for source in node.inputs))
+        for source in node.inputs:
+            if last[source] == position and source not in kept:
+                values.pop(source, None)
+    return {position: value for position, value in values.items() if position in kept}

@@ -1,0 +1,201 @@
+"""Images under proof: their ranges in tree order, their own values in every layer, tables of the first layer."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from l0tre.certify.plan import Plan, base_values
+from l0tre.certify.tree import Tree
+from l0tre.domain import Domain
+from l0tre.model.graph import run_node
+
+__all__ = ["Scene", "make_scene", "smallest"]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Images that are bounded together, everything float64 on the plan's device.
+
+    Attributes:
+        plan: The network.
+        tree: The cells.
+        images: ``[images, values]``.
+        labels: int64 ``[images]``.
+        down: ``[images, values]``, how far each value may fall, at most 0; 0 for values that never change.
+        up: ``[images, values]``, how far each value may rise, at least 0.
+        members: int64 ``[slots, width]``, values of the group in each slot; ``values`` (one past the last) for none.
+        base: The images' own values by position, ``[images, *shape]``.
+        rows: ``[images, classes - 1, classes]``, the margins as rows at the output.
+        margins: ``[images, classes - 1]``, the images' own margins, label's score minus another one's.
+        slack: ``[images, classes - 1]``, what a margin's bound must exceed.
+        tables: For affine positions that others read: ``[2, images, ranks, cells, neurons]``, what the ``rank + 1``-th
+            strongest group of a cell can add to each neuron at the least and, with the sign turned, at the most.
+        walked: Affine positions whose ranges follow from those of the input, since a table would be too large.
+    """
+
+    plan: Plan
+    tree: Tree
+    images: Tensor
+    labels: Tensor
+    down: Tensor
+    up: Tensor
+    members: Tensor
+    base: dict[int, Tensor]
+    rows: Tensor
+    margins: Tensor
+    slack: Tensor
+    tables: dict[int, Tensor]
+    walked: set[int]
+
+    @property
+    def values(self) -> int:
+        """Number of input values."""
+        return self.images.shape[1]
+
+
+def make_scene(
+    plan: Plan, tree: Tree, domain: Domain, images: Tensor, labels: Tensor, ranks: int, table_bytes: int
+) -> Scene:
+    """Gather what proofs about some images need.
+
+    Args:
+        plan: The network.
+        tree: Cells of the domain's groups.
+        domain: Groups and ranges.
+        images: ``[images, values]``.
+        labels: int64 ``[images]``.
+        ranks: Largest number of groups that change together.
+        table_bytes: Memory for the tables; positions whose table is larger go without.
+
+    Returns:
+        The scene.
+    """
+    device = plan.device
+    tree, domain = tree.to(device), domain.to(device)
+    images, labels = images.to(device, torch.float64), labels.to(device)
+    free = torch.zeros(images.shape[1], dtype=torch.bool, device=device)
+    free[domain.members.flatten()] = True
+    down = torch.where(free, domain.low.double() - images, 0.0)
+    up = torch.where(free, domain.high.double() - images, 0.0)
+    width = domain.members.shape[1]
+    real = torch.arange(width, device=device) < domain.sizes[:, None]
+    padded = torch.where(real, domain.members, images.shape[1])
+    members = torch.cat([padded, torch.full((1, width), images.shape[1], device=device)])[tree.order]
+    base = base_values(plan, images)
+    scores = base[len(plan.graph.nodes) - 1].flatten(1)
+    classes = scores.shape[1]
+    numbers = torch.arange(classes, device=device).expand(len(labels), -1)
+    others = numbers[numbers != labels[:, None]].view(len(labels), classes - 1)
+    unit = torch.eye(classes, dtype=torch.float64, device=device)
+    rows = unit[labels][:, None] - unit[others]
+    errors = plan.slack[-1].flatten()
+    scene = Scene(
+        plan,
+        tree,
+        images,
+        labels,
+        down,
+        up,
+        members,
+        base,
+        rows,
+        scores.gather(1, labels[:, None]) - scores.gather(1, others),
+        errors[labels][:, None] + errors[others],
+        {},
+        set(),
+    )
+    left = table_bytes
+    for position in plan.borders:
+        size = table_size(plan, tree, position, len(images), ranks)
+        if size <= left:
+            left -= size
+            scene.tables[position] = _table(scene, position, ranks)
+        else:
+            scene.walked.update(_ancestors(plan, position))
+    return scene
+
+
+def table_size(plan: Plan, tree: Tree, position: int, images: int, ranks: int) -> int:
+    """Bytes that the table of a position takes while it is made."""
+    per_image = 2 * ranks * 2 * tree.slots * plan.slack[position].numel()
+    making = (ranks + 4) * 2 * tree.slots * plan.slack[position].numel() + plan.slack[0].numel() * 2
+    return 8 * (images * per_image + making)
+
+
+def _ancestors(plan: Plan, position: int) -> set[int]:
+    """A position and everything that it depends on."""
+    needed = {position}
+    for place in range(position, 0, -1):
+        if place in needed:
+            needed.update(plan.graph.nodes[place].inputs)
+    return needed
+
+
+def smallest(values: Tensor, ranks: int) -> Tensor:
+    """The smallest values of every cell of a tree.
+
+    Args:
+        values: ``[..., slots]``, at most 0.
+        ranks: How many of the smallest to give.
+
+    Returns:
+        ``[..., ranks, cells]``, ascending along ``ranks``, 0 where a cell has fewer groups; cell 0 is unused.
+    """
+    # Two cells are merged by: the r-th smallest is the least, over i + j = r, of the larger of the i-th and j-th.
+    lists = [values, *(torch.zeros_like(values) for _ in range(ranks - 1))]
+    levels = [lists]
+    while lists[0].shape[-1] > 1:
+        first = [part[..., 0::2] for part in lists]
+        second = [part[..., 1::2] for part in lists]
+        merged = []
+        for rank in range(ranks):
+            best = torch.minimum(first[rank], second[rank])
+            for i in range(rank):
+                best = torch.minimum(best, torch.maximum(first[i], second[rank - 1 - i]))
+            merged.append(best)
+        lists = merged
+        levels.append(lists)
+    unused = torch.zeros_like(lists[0])
+    return torch.stack([torch.cat([unused, *(level[r] for level in reversed(levels))], -1) for r in range(ranks)], -2)
+
+
+def _jacobian(plan: Plan, position: int) -> Tensor:
+    """The linear map from the input to an affine position, ``[values, neurons]``."""
+    nodes = plan.graph.nodes
+    count = plan.slack[0].numel()
+    result = torch.empty(count, plan.slack[position].numel(), dtype=torch.float64, device=plan.device)
+    needed = _ancestors(plan, position)
+
+    def run(x: Tensor) -> Tensor:
+        values = {0: x.view(-1, *nodes[0].shape)}
+        for place in sorted(needed - {0}):
+            values[place] = run_node(nodes[place], *(values[source] for source in nodes[place].inputs))
+        return values[position].flatten(1)
+
+    zero = run(torch.zeros(1, count, dtype=torch.float64, device=plan.device))
+    size = max(1, 2**24 // max(count, result.shape[1]))
+    unit = torch.eye(count, dtype=torch.float64, device=plan.device)
+    for start in range(0, count, size):
+        result[start : start + size] = run(unit[start : start + size]) - zero
+    return result
+
+
+def _table(scene: Scene, position: int, ranks: int) -> Tensor:
+    """See ``Scene.tables``."""
+    jacobian = _jacobian(scene.plan, position)
+    empty = torch.zeros(1, jacobian.shape[1], dtype=torch.float64, device=jacobian.device)
+    columns = torch.cat([jacobian, empty])[scene.members]  # [slots, width, neurons]
+    tables = []
+    for down, up in zip(_in_slots(scene, scene.down), _in_slots(scene, scene.up), strict=True):
+        first, second = columns * down[..., None], columns * up[..., None]
+        least = torch.minimum(first, second).sum(1)
+        most = torch.maximum(first, second).sum(1)
+        tables.append(torch.stack([smallest(side.T, ranks).permute(1, 2, 0) for side in (least, -most)]))
+    return torch.stack(tables, 1)
+
+
+def _in_slots(scene: Scene, values: Tensor) -> Tensor:
+    """Values ``[images, values]`` of the group in each slot, ``[images, slots, width]``; 0 for empty slots."""
+    padded = torch.cat([values, values.new_zeros(len(values), 1)], 1)
+    return padded[:, scene.members]

@@ -1,0 +1,180 @@
+"""Branch and bound over nodes: bound a batch, keep what is proved, split the rest, try its corners as witnesses."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from l0tre.certify.bound import Bounds, bound
+from l0tre.certify.nodes import Nodes, join, roots, shares, split_boxes, split_cells
+from l0tre.certify.scene import Scene
+from l0tre.certify.worst import box_weights, worst_inputs
+from l0tre.domain import Domain
+from l0tre.memory import Batcher
+from l0tre.model.network import exact_float32, margins
+
+__all__ = ["Front", "Search", "Step"]
+
+# A box this narrow, relative to its range, whose bound is still not positive holds a tie: splitting it never ends.
+NARROWEST = 2.0**-24
+
+
+@dataclass
+class Front:
+    """What is left to prove for the images of a scene at one level: nodes of cells and nodes of boxes."""
+
+    cells: list[Nodes] = field(default_factory=list)
+    boxes: list[Nodes] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one step found.
+
+    Attributes:
+        proved: The nodes that were proved.
+        bounds: float64 ``[proved]``, the least margin's bound of each.
+        nodes: Number of nodes that were bounded, by row of the scene's images.
+        shares: How many sets were proved, by row of the scene's images.
+        ties: Rows of images with a box too narrow to split.
+        candidates: For some images the changed input with the smallest margin below zero, float32 ``[values]``.
+    """
+
+    proved: Nodes
+    bounds: Tensor
+    nodes: dict[int, int]
+    shares: dict[int, Fraction]
+    ties: frozenset[int]
+    candidates: dict[int, Tensor]
+
+
+class Search:
+    """The search for the images of one scene at one level ``t``."""
+
+    def __init__(self, scene: Scene, domain: Domain, batcher: Batcher, t: int, budget: int) -> None:
+        self.scene = scene
+        self.batcher = batcher
+        self.t = t
+        self.total = math.comb(domain.groups, t)
+        device = scene.plan.device
+        self.low, self.high = domain.low.double().to(device), domain.high.double().to(device)
+        self.widths = torch.nn.functional.pad(self.high - self.low, (0, 1), value=1.0)
+        self.batch, self.row_bytes = batch_sizes(scene, budget)
+        self.front = Front()
+
+    def begin(self) -> None:
+        """Start from all sets of every image."""
+        self._push(roots(len(self.scene.images), self.t, self.scene.plan.device))
+
+    def open(self) -> bool:
+        """Whether anything is left to prove."""
+        return bool(self.front.cells or self.front.boxes)
+
+    def drop(self, images: Sequence[int]) -> None:
+        """Forget the nodes of some images."""
+        gone = torch.tensor(list(images), device=self.scene.plan.device)
+        for stack in (self.front.cells, self.front.boxes):
+            kept = [part.pick(~torch.isin(part.image, gone)) for part in stack]
+            stack[:] = [part for part in kept if len(part)]
+
+    @torch.inference_mode()
+    def step(self) -> Step:
+        """Bound one batch, the deepest nodes first, so that few are open at a time."""
+        nodes = self._pop()
+        with exact_float32(self.scene.plan.device):
+            bounds = bound(self.scene, nodes, self.row_bytes)
+        proved = nodes.pick(bounds.proved)
+        failed = ~bounds.proved
+        least, rows = bounds.margins.min(1)
+        candidates, ties = {}, frozenset[int]()
+        if bool(failed.any()):
+            left = nodes.pick(failed)
+            part = Bounds(
+                bounds.margins[failed],
+                type(bounds.form)(bounds.form.coefficients[failed], bounds.form.constant[failed]),
+                bounds.proved[failed],
+                {},
+            )
+            candidates = self._witnesses(left, part, rows[failed])
+            ties = self._split(left, part, rows[failed])
+        counts = nodes.image.bincount(minlength=len(self.scene.images)).tolist()
+        return Step(
+            proved,
+            least[bounds.proved],
+            {image: count for image, count in enumerate(counts) if count},
+            shares(self.scene.tree, proved) if len(proved) else {},
+            ties,
+            candidates,
+        )
+
+    def _pop(self) -> Nodes:
+        stack = self.front.boxes or self.front.cells
+        taken: list[Nodes] = []
+        room = self.batch
+        while stack and room:
+            part = stack.pop()
+            if len(part) > room:
+                stack.append(part.pick(slice(0, len(part) - room)))
+                part = part.pick(slice(len(part) - room, len(part)))
+            taken.append(part)
+            room -= len(part)
+        return join(taken)
+
+    def _push(self, nodes: Nodes) -> None:
+        """Put children on the stacks; nodes of single groups get the box of all their values."""
+        if nodes.low is not None:
+            self.front.boxes.append(nodes)
+            return
+        single = (self.scene.tree.sizes[nodes.cells] == 1).all(1)
+        several = nodes.pick(~single)
+        if len(several):
+            self.front.cells.append(several)
+        alone = nodes.pick(single)
+        if len(alone):
+            cells = self._leaves(alone.cells)
+            members = self.scene.members[cells - self.scene.tree.slots]
+            low, high = (torch.nn.functional.pad(v, (0, 1))[members] for v in (self.low, self.high))
+            self.front.boxes.append(Nodes(alone.image, cells, low, high, torch.zeros_like(alone.image)))
+
+    def _leaves(self, cells: Tensor) -> Tensor:
+        """The leaf of each cell that holds one group: its group lies at the left edge."""
+        height = self.scene.tree.depth - torch.log2(cells.double()).floor().long()
+        return cells << height
+
+    def _split(self, nodes: Nodes, bounds: Bounds, rows: Tensor) -> frozenset[int]:
+        if nodes.low is None or nodes.high is None:
+            self._push(split_cells(self.scene.tree, nodes))
+            return frozenset()
+        widths = self.widths[self.scene.members[nodes.cells - self.scene.tree.slots]]
+        narrow = ((nodes.high - nodes.low) / widths).amax((1, 2)) < NARROWEST
+        ties = frozenset(nodes.image[narrow].tolist())
+        weights = box_weights(self.scene, nodes, bounds.form, rows)
+        if not bool(narrow.all()):
+            self._push(split_boxes(nodes.pick(~narrow), weights[~narrow]))
+        return ties
+
+    def _witnesses(self, nodes: Nodes, bounds: Bounds, rows: Tensor) -> dict[int, Tensor]:
+        """The worst corner of every node that was not proved, run through the network itself."""
+        inputs = worst_inputs(self.scene, nodes, bounds.form, rows, self.low, self.high)
+        shape = self.scene.plan.graph.nodes[0].shape
+        scores = self.batcher.run(len(inputs), lambda a, b: inputs[a:b].view(-1, *shape))
+        found = margins(scores, self.scene.labels[nodes.image])
+        best: dict[int, tuple[float, int]] = {}
+        for row in (found < 0).nonzero()[:, 0].tolist():
+            image, margin = int(nodes.image[row]), float(found[row])
+            if image not in best or margin < best[image][0]:
+                best[image] = (margin, row)
+        return {image: inputs[row] for image, (_, row) in best.items()}
+
+
+def batch_sizes(scene: Scene, budget: int) -> tuple[int, int]:
+    """How many nodes are bounded together, and the memory for their rows in bytes."""
+    plan = scene.plan
+    rows = scene.rows.shape[1]
+    widest = max(slack.numel() for slack in plan.slack)
+    per_node = 8 * (12 * plan.neurons + rows * (4 * widest + 8 * scene.tree.slots) + 4 * scene.values)
+    most = 8192 if plan.device.type == "cuda" else 64
+    return max(1, min(most, budget // 2 // per_node)), max(budget // 4, 1)
