@@ -3,7 +3,16 @@
 import importlib
 from types import ModuleType
 
-__all__ = ["ConfigError", "DataError", "L0treError", "MissingExtraError", "ModelError", "StoreError", "require"]
+__all__ = [
+    "CertificateError",
+    "ConfigError",
+    "DataError",
+    "L0treError",
+    "MissingExtraError",
+    "ModelError",
+    "StoreError",
+    "require",
+]
 
 
 class L0treError(Exception):
@@ -24,6 +33,10 @@ class ConfigError(L0treError):
 
 class StoreError(L0treError):
     """A run folder cannot be read, written or resumed."""
+
+
+class CertificateError(L0treError):
+    """A certificate cannot be read, or does not prove what it says."""
 
 
 class MissingExtraError(L0treError):

@@ -141,16 +141,19 @@ def dense_minimum(
         groups: Which rows of ``domain.members`` may change.
         low: As for :func:`exact_minimum`.
         high: Likewise.
-        points: About how many points the grid has; at least all corners.
+        points: About how many points the grid has; where it has no room for all corners, random ones of them count.
 
     Returns:
         An upper bound on the minimum (a proof that claims more is wrong) and the input that has this margin.
     """
     exact, (positions, lows, highs) = graph.to("cpu", torch.float64), _box(domain, groups, low, high)
     generator = torch.Generator().manual_seed(0)
-    axis = torch.linspace(0, 1, max(2, int(points ** (1 / len(positions)))), dtype=torch.float64)
-    shares = torch.cartesian_prod(*[axis] * len(positions)).reshape(-1, len(positions))
-    radius = 1.0 / (len(axis) - 1)
+    count = int(points ** (1 / len(positions)))
+    if count < 2:
+        shares, radius = torch.rand(points, len(positions), generator=generator, dtype=torch.float64).round(), 1.0
+    else:
+        axis, radius = torch.linspace(0, 1, count, dtype=torch.float64), 1.0 / (count - 1)
+        shares = torch.cartesian_prod(*[axis] * len(positions)).reshape(-1, len(positions))
     while True:
         values = _margins(exact, _inputs(image, positions, lows + shares * (highs - lows)), label)
         best = shares[values.argsort()[:8]]
@@ -281,12 +284,12 @@ class _Program:
         self.require(-1.0, *((1, pick) for pick in picks))
         return y
 
-    def minimise(self, objective: np.ndarray) -> tuple[float, np.ndarray]:
-        """The smallest value of an expression, and the variables there."""
+    def minimise(self, objective: np.ndarray, relaxed: bool = False) -> tuple[float, np.ndarray]:
+        """The smallest value of an expression, and the variables there; less if whole numbers need not be whole."""
         limits = np.stack([self.padded(row) for row in self.not_negative]) if self.not_negative else None
         result = milp(
             GAIN * self.padded(objective)[1:],
-            integrality=self.whole,
+            integrality=None if relaxed else self.whole,
             bounds=Bounds(self.low, self.high),
             constraints=None if limits is None else LinearConstraint(limits[:, 1:], -limits[:, 0], np.inf),
             options={"mip_rel_gap": 0.0},
@@ -351,6 +354,9 @@ def _below(exact: Graph, image: Tensor, label: int, box: Box, limit: float) -> t
     for number in program.bounds(gaps)[0].argsort():
         if program.bounds(gaps)[0][number] >= limit:
             break
+        # Whole numbers that need not be whole often suffice to see that nothing smaller is there.
+        if limit < np.inf and program.minimise(gaps[:, number], relaxed=True)[0] > limit + TOLERANCE:
+            continue
         value, variables = program.minimise(gaps[:, number])
         point = torch.from_numpy(variables[: len(positions)]).clamp(low, high)
         x = _inputs(image, positions, point[None])

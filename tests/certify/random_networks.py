@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import torch
 import torch.nn.functional as F
@@ -44,7 +44,7 @@ class Case:
 
 
 class Body(nn.Module):
-    """Two branches on the same features, combined; single branches leave the second one out."""
+    """Two branches on the same features, combined; an identity as the second makes it a shortcut."""
 
     def __init__(self, first: nn.Module, second: nn.Module, how: str) -> None:
         super().__init__()
@@ -166,10 +166,9 @@ def _average(draw: Draw) -> tuple[nn.Module, Shape]:
     return nn.Sequential(_conv(draw, shape, 4), _bend(draw), pool), shape
 
 
-def _residual(draw: Draw) -> tuple[nn.Module, Shape]:
+def _residual(how: str, draw: Draw) -> tuple[nn.Module, Shape]:
     shape = _image(draw) if draw.random() < 0.5 else (draw.randint(3, 8),)
     inner = _conv(draw, shape, shape[0]) if len(shape) == 3 else nn.Linear(shape[0], shape[0])
-    how = draw.choice(["add", "sub"])
     return nn.Sequential(Body(nn.Sequential(inner, _bend(draw)), nn.Identity(), how), nn.ReLU()), shape
 
 
@@ -198,8 +197,7 @@ def _linear(draw: Draw) -> tuple[nn.Module, Shape]:
     return nn.Identity(), draw.choice([(draw.randint(3, 8),), _image(draw)])
 
 
-def _smooth(draw: Draw) -> tuple[nn.Module, Shape]:
-    curve = draw.choice([nn.Sigmoid, nn.Tanh])
+def _smooth(curve: type[nn.Module], draw: Draw) -> tuple[nn.Module, Shape]:
     if draw.random() < 0.5:
         wide = draw.randint(3, 8)
         return nn.Sequential(nn.Linear(wide, 6), curve(), nn.Linear(6, 5), draw.choice([curve(), nn.ReLU()])), (wide,)
@@ -213,14 +211,16 @@ KINDS: Mapping[str, Callable[[Draw], tuple[nn.Module, Shape]]] = {
     "convolution": _convolution,
     "max_pool": _pool,
     "average": _average,
-    "residual": _residual,
+    "residual": partial(_residual, "add"),
+    "difference": partial(_residual, "sub"),
     "concat": _concat,
     "arithmetic": _arithmetic,
     "channels_last": _channels_last,
     "linear": _linear,
-    "smooth": _smooth,
+    "sigmoid": partial(_smooth, nn.Sigmoid),
+    "tanh": partial(_smooth, nn.Tanh),
 }
-SMOOTH = frozenset({"smooth"})  # kinds that are not piecewise linear
+SMOOTH = frozenset({"sigmoid", "tanh"})  # kinds that are not piecewise linear
 
 
 @cache

@@ -25,11 +25,13 @@ GetLines = Callable[[int], Lines]
 
 @dataclass(frozen=True)
 class Form:
-    """Linear lower bounds in terms of the input: ``constant + coefficients . (x - x0)``.
+    """Lower bounds in terms of the input: ``constant + coefficients . (x - x0) + local`` of every changed pixel.
 
     Attributes:
         coefficients: float64 ``[batch, rows, values]``, or of a window ``[batch, rows, channels * height * width]``.
         constant: float64 ``[batch, rows]``.
+        local: float64 ``[batch, rows, pixels]`` (of the window), at most 0: what changing a pixel costs besides, whatever
+            its value; ``None`` for nothing.
         top: int64 ``[batch]``, first row of each window in the input; ``None`` for whole inputs.
         left: Likewise its first column.
         size: Height and width of the window.
@@ -37,12 +39,13 @@ class Form:
 
     coefficients: Tensor
     constant: Tensor
+    local: Tensor | None = None
     top: Tensor | None = None
     left: Tensor | None = None
     size: tuple[int, int] = (0, 0)
 
 
-def carry(plan: Plan, start: int, rows: Tensor, lines: GetLines) -> Form:
+def carry(plan: Plan, start: int, rows: Tensor, lines: GetLines, changes: int = 0) -> Form:
     """Carry rows of whole layers to the input.
 
     Args:
@@ -50,36 +53,71 @@ def carry(plan: Plan, start: int, rows: Tensor, lines: GetLines) -> Form:
         start: Position that the rows belong to.
         rows: float64 ``[batch, rows, values at start]``.
         lines: Gives the lines of a nonlinear operation, for the same batch.
+        changes: If not 0, this many pixels change at the most, and gaps may be charged to them.
 
     Returns:
         The form at the input.
     """
     constant = rows.new_zeros(rows.shape[:2])
+    local: Tensor | None = None
     open_ = {start: rows}
     for position in range(start, 0, -1):
         if position not in open_:
             continue
         rows = open_.pop(position)
         node = plan.graph.nodes[position]
-        if node.op in ELEMENTWISE:
-            rows, more = _through_lines(rows, lines(position))
-            constant += more
-            parts = [rows]
-        elif node.op == "max_pool":
+        if node.op in ELEMENTWISE or node.op == "max_pool":
             picked = lines(position)
-            rows, more = _through_lines(rows, picked)
+            if changes and position in plan.reach:
+                plane = plan.graph.nodes[0].shape[1:]
+                rows, more, near = _charge(plan, position, rows, picked, changes, node.shape[1:], (0, 0), plane)
+                local = near if local is None else local.add_(near)
+            else:
+                rows, more = _through_lines(rows, picked)
             constant += more
-            assert picked.index is not None
-            size = plan.slack[node.inputs[0]].numel()
-            index = picked.index[:, None].expand_as(rows)
-            parts = [rows.new_zeros(*rows.shape[:2], size).scatter_add_(2, index, rows)]
+            if picked.index is not None:
+                size = plan.slack[node.inputs[0]].numel()
+                index = picked.index[:, None].expand_as(rows)
+                rows = rows.new_zeros(*rows.shape[:2], size).scatter_add_(2, index, rows)
+            parts = [rows]
         else:
             parts = _linear(plan, position, node, rows)
         for source, part in zip(node.inputs, parts, strict=True):
             open_[source] = open_[source] + part if source in open_ else part
     if 0 not in open_:  # the rows do not depend on the input
         open_[0] = constant.new_zeros(*constant.shape, plan.slack[0].numel())
-    return Form(open_[0], constant)
+    return Form(open_[0], constant, local)
+
+
+def _charge(
+    plan: Plan,
+    position: int,
+    rows: Tensor,
+    lines: Lines,
+    changes: int,
+    size: tuple[int, ...],
+    origin: tuple[int, int],
+    shape: tuple[int, ...],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Go through lines and charge their gaps to pixels where that costs less.
+
+    The gap of a neuron is only paid if a changed pixel lies in what it sees: elsewhere its value is the image's own. So
+    the gaps can be summed up once (the constant), or charged to every pixel that the neuron sees and paid by those
+    that change, whichever is less for this row. Both are lower bounds, since gaps never raise a form.
+
+    Returns:
+        The rows, what the constant pays ``[batch, rows]``, and what pixels pay ``[batch, rows, pixels]``.
+    """
+    below, above, gap_below, gap_above = lines.maps
+    positive, negative = rows.clamp(min=0), rows.clamp(max=0)
+    gaps = (positive * gap_below[:, None]).addcmul_(negative, gap_above[:, None])
+    gaps = gaps.view(*rows.shape[:2], -1, *size).sum(2)
+    near = plan.reach[position].spread(gaps, origin, (shape[0], shape[1])).flatten(2)
+    once = gaps.sum((2, 3))
+    cheaper = changes * near.amin(2) > once
+    positive *= below[:, None]
+    rows = positive.addcmul_(negative, above[:, None])
+    return rows, torch.where(cheaper, 0.0, once), near.mul_(cheaper[:, :, None])
 
 
 def _through_lines(rows: Tensor, lines: Lines) -> tuple[Tensor, Tensor]:
@@ -144,13 +182,12 @@ def _unpad(node: Node, shaped: Tensor) -> Tensor:
 
 
 def neuron_rows(plan: Plan, position: int, neurons: Tensor) -> tuple[int, Tensor]:
-    """Rows that stand for single neurons, ``[neurons, 1, values]``, and the position where they can start."""
+    """Rows that stand for single neurons, int64 ``[batch, rows]``, and the position where they can start."""
     node = plan.graph.nodes[position]
     if node.op == "linear" and len(node.shape) == 1:
-        return node.inputs[0], node.tensors["weight"][neurons][:, None]
-    unit = torch.zeros(len(neurons), plan.slack[position].numel(), device=plan.device, dtype=torch.float64)
-    unit[torch.arange(len(neurons), device=plan.device), neurons] = 1
-    return position, unit[:, None]
+        return node.inputs[0], node.tensors["weight"][neurons]
+    unit = torch.zeros(*neurons.shape, plan.slack[position].numel(), device=plan.device, dtype=torch.float64)
+    return position, unit.scatter_(2, neurons[:, :, None], 1.0)
 
 
 @dataclass
@@ -181,7 +218,9 @@ def window_rows(plan: Plan, position: int, neurons: Tensor, sign: Tensor) -> _Wi
     return _Window(rows, rest // width, rest % width)
 
 
-def carry_window(plan: Plan, start: int, window: _Window, lines: GetLines, batch: Tensor) -> Form:
+def carry_window(
+    plan: Plan, start: int, window: _Window, lines: GetLines, batch: Tensor, changes: int = 0
+) -> Form:
     """Carry windows to the input.
 
     Args:
@@ -190,16 +229,31 @@ def carry_window(plan: Plan, start: int, window: _Window, lines: GetLines, batch
         window: Rows there, which are used up.
         lines: Gives the lines of a nonlinear operation, for all search nodes.
         batch: int64 ``[batch]``, the search node of each window.
+        changes: See :func:`carry`.
 
     Returns:
         The form at the input, as windows.
     """
     constant = window.rows.new_zeros(window.rows.shape[:2])
+    local: Tensor | None = None
+    seen = plan.reach[start].size
     position = start
     while position:
         node = plan.graph.nodes[position]
         if node.op in ELEMENTWISE or node.op == "max_pool":
-            constant += _window_lines(node, window, lines(position), batch)
+            picked = _window_lines(node, window, lines(position), batch)
+            if changes:
+                # Windows of one layer lie alike on the windows of the input: what they see begins at their corner.
+                reach = plan.reach[position]
+                size = window.rows.shape[3:]
+                rows, more, near = _charge(
+                    plan, position, window.rows.flatten(2), picked, changes, size, reach.offset, seen
+                )
+                local = near if local is None else local.add_(near)
+            else:
+                rows, more = _through_lines(window.rows.flatten(2), picked)
+            constant += more
+            window.rows = rows.view(window.rows.shape)
             if node.op == "max_pool":
                 _window_pool(plan, node, window, lines(position), batch)
         elif node.op == "conv":
@@ -211,7 +265,7 @@ def carry_window(plan: Plan, start: int, window: _Window, lines: GetLines, batch
         elif "scale" in node.tensors:
             window.rows = window.rows * _window_scale(node, window)
         position = node.inputs[0]
-    return Form(window.rows.flatten(2), constant, window.top, window.left, (window.rows.shape[3], window.rows.shape[4]))
+    return Form(window.rows.flatten(2), constant, local, window.top, window.left, seen)
 
 
 def _window_index(window: _Window, shape: tuple[int, ...]) -> Tensor:
@@ -224,13 +278,10 @@ def _window_index(window: _Window, shape: tuple[int, ...]) -> Tensor:
     return plane[:, None] + (torch.arange(channels, device=device) * height * width)[:, None, None]
 
 
-def _window_lines(node: Node, window: _Window, lines: Lines, batch: Tensor) -> Tensor:
-    size = lines.maps.shape[2]
-    index = (_window_index(window, node.shape) + (batch * size)[:, None, None, None]).flatten(1)
-    maps = lines.maps.flatten(1)[:, index]
-    rows, constant = _through_lines(window.rows.flatten(2), Lines(maps))
-    window.rows = rows.view(window.rows.shape)
-    return constant
+def _window_lines(node: Node, window: _Window, lines: Lines, batch: Tensor) -> Lines:
+    """The lines at each window's positions."""
+    index = (_window_index(window, node.shape) + (batch * lines.maps.shape[2])[:, None, None, None]).flatten(1)
+    return Lines(lines.maps.flatten(1)[:, index])
 
 
 def _window_conv(plan: Plan, position: int, node: Node, window: _Window) -> None:

@@ -10,10 +10,12 @@ from l0tre.certify.interval import Interval, step
 from l0tre.certify.lines import Lines, relax
 from l0tre.certify.nodes import Nodes
 from l0tre.certify.scene import Scene
-from l0tre.certify.support import ELEMENTWISE, NONLINEAR
-from l0tre.certify.worst import worst_changes
+from l0tre.certify.support import NONLINEAR
+from l0tre.certify.worst import cell_table, from_table, near, worst_changes
 
-__all__ = ["Bounds", "bound"]
+__all__ = ["Bounds", "bound", "is_proved"]
+
+WINDOW_VALUES = 4096  # of a layer that a neuron of a map sees; only to guess the memory of its row
 
 
 @dataclass(frozen=True)
@@ -23,14 +25,20 @@ class Bounds:
     Attributes:
         margins: float64 ``[nodes, classes - 1]``, lower bounds, in the order of ``Scene.rows``.
         form: The linear lower bounds of the margins behind them.
+        table: For nodes of cells what each cell can take from the margins, see ``worst.cell_table``.
         proved: bool ``[nodes]``: every bound is finite and above its rounding error.
-        lines: Lines of the nonlinear operations, by position.
     """
 
     margins: Tensor
     form: Form
+    table: Tensor | None
     proved: Tensor
-    lines: dict[int, Lines]
+
+    def pick(self, rows: Tensor) -> "Bounds":
+        """The bounds of some nodes, int64 ``[rows]``."""
+        local = None if self.form.local is None else self.form.local[rows]
+        form = Form(self.form.coefficients[rows], self.form.constant[rows], local)
+        return Bounds(self.margins[rows], form, None if self.table is None else self.table[rows], self.proved[rows])
 
 
 def bound(scene: Scene, nodes: Nodes, row_bytes: int) -> Bounds:
@@ -45,16 +53,17 @@ def bound(scene: Scene, nodes: Nodes, row_bytes: int) -> Bounds:
         The bounds.
     """
     lines = _relaxations(scene, nodes, row_bytes)
-    return bound_margins(scene, nodes, lines)
-
-
-def bound_margins(scene: Scene, nodes: Nodes, lines: dict[int, Lines]) -> Bounds:
-    """Bound the margins with given lines, which must hold for the nodes."""
     end = len(scene.plan.graph.nodes) - 1
-    form = carry(scene.plan, end, scene.rows[nodes.image], lines.__getitem__)
-    margins = scene.margins[nodes.image] + form.constant + worst_changes(scene, nodes, form)
-    proved = ((margins > scene.slack[nodes.image]) & torch.isfinite(margins)).all(1)
-    return Bounds(margins, form, proved, lines)
+    form = carry(scene.plan, end, scene.rows[nodes.image], lines.__getitem__, near(scene, nodes))
+    table = cell_table(scene, nodes, form) if nodes.low is None else None
+    worst = worst_changes(scene, nodes, form) if table is None else from_table(scene, nodes, table)
+    margins = scene.margins[nodes.image] + form.constant + worst
+    return Bounds(margins, form, table, is_proved(scene, nodes, margins))
+
+
+def is_proved(scene: Scene, nodes: Nodes, margins: Tensor) -> Tensor:
+    """Whether all bounds of a node are finite and above what rounding can cause, bool ``[nodes]``."""
+    return ((margins > scene.slack[nodes.image]) & torch.isfinite(margins)).all(1)
 
 
 def _relaxations(scene: Scene, nodes: Nodes, row_bytes: int) -> dict[int, Lines]:
@@ -78,7 +87,8 @@ def _relaxations(scene: Scene, nodes: Nodes, row_bytes: int) -> dict[int, Lines]
         if node.op in NONLINEAR:
             source = node.inputs[0]
             before, after = scene.base[source][nodes.image], scene.base[position][nodes.image]
-            lines[position] = relax(node, *ranges[source], before, after)
+            charged = bool(near(scene, nodes)) and position in plan.reach
+            lines[position] = relax(node, *ranges[source], before, after, near=charged)
         for source in node.inputs:
             if last[source] == position:
                 ranges.pop(source, None)
@@ -103,7 +113,7 @@ def _input_range(scene: Scene, nodes: Nodes) -> Interval:
     slots = torch.arange(scene.tree.slots, device=plan.device) + scene.tree.slots
     for cells in nodes.cells.T:
         # Walking up from a slot to the cell's level meets the cell exactly if the slot lies in it.
-        height = scene.tree.depth - torch.log2(cells.double()).floor().long()
+        height = scene.tree.heights[cells]
         inside = (slots >> height[:, None]) == cells[:, None]
         for column in scene.members.T:
             touched.scatter_(1, column.expand(len(nodes), -1), touched.gather(1, column.expand(len(nodes), -1)) | inside)
@@ -141,32 +151,97 @@ def _refine(
     )
     flat_low, flat_high = low.view(len(nodes), -1), high.view(len(nodes), -1)
     open_ = flat_high - flat_low > 4 * plan.slack[position].flatten() if curved else (flat_low < 0) & (flat_high > 0)
-    owner, neuron = open_.nonzero(as_tuple=True)
-    if not len(owner):
+    count = open_.sum(1)
+    if not int(count.max()):
         return
-    windowed = position in plan.windowed
-    size = max(1, row_bytes // _row_cost(scene, position, windowed))
-    errors, own = plan.slack[position].flatten(), scene.base[position].flatten(1)
+    refine = _refine_windows if position in plan.reach else _refine_whole
+    refine(scene, nodes, position, flat_low, flat_high, open_, count, lines, row_bytes)
+
+
+def _refine_windows(
+    scene: Scene,
+    nodes: Nodes,
+    position: int,
+    low: Tensor,
+    high: Tensor,
+    open_: Tensor,
+    count: Tensor,
+    lines: dict[int, Lines],
+    row_bytes: int,
+) -> None:
+    """Neurons of a map, of all nodes in one list."""
+    plan = scene.plan
+    owner, neuron = open_.nonzero(as_tuple=True)
+    sign = torch.tensor([1.0, -1.0], dtype=torch.float64, device=plan.device)
+    size = max(1, row_bytes // _row_bytes(scene, position))
     for start in range(0, len(owner), size):
         who, which = owner[start : start + size], neuron[start : start + size]
+        window = window_rows(plan, position, which, sign)
+        form = carry_window(plan, position, window, lines.__getitem__, who, near(scene, nodes))
+        change = form.constant + worst_changes(scene, nodes, form, who)
+        _tighten(scene, nodes, position, low, high, who, which, change[:, 0], change[:, 1])
+
+
+def _refine_whole(
+    scene: Scene,
+    nodes: Nodes,
+    position: int,
+    low: Tensor,
+    high: Tensor,
+    open_: Tensor,
+    count: Tensor,
+    lines: dict[int, Lines],
+    row_bytes: int,
+) -> None:
+    """Neurons that see whole maps, node by node, so that the rows of a node share its lines."""
+    most = max(1, row_bytes // _row_bytes(scene, position))
+    order = count.argsort()
+    counts = count[order].tolist()
+    start = next((place for place, number in enumerate(counts) if number), len(counts))
+    while start < len(counts):
+        stop = start + 1
+        # Nodes with about as many open neurons go together, padded to the largest number.
+        while stop < len(counts) and (stop + 1 - start) * counts[stop] <= max(most, counts[stop]):
+            stop += 1
+        who, width = order[start:stop], counts[stop - 1]
+        real, which = open_[who].to(torch.int8).topk(width, 1)
+        picked = {place: part.pick(who) for place, part in lines.items()}
         part = nodes.pick(who)
-        if windowed:
-            sign = torch.tensor([1.0, -1.0], dtype=torch.float64, device=plan.device)
-            window = window_rows(plan, position, which, sign)
-            form = carry_window(plan, position, window, lines.__getitem__, who)
-        else:
-            begin, rows = neuron_rows(plan, position, which)
-            form = carry(plan, begin, torch.cat([rows, -rows], 1), lambda place, who=who: lines[place].pick(who))  # type: ignore[misc]
-        change = form.constant + worst_changes(scene, part, form)
-        centre, error = own[nodes.image[who], which], errors[which]
-        flat_low[who, which] = torch.maximum(flat_low[who, which], centre + change[:, 0] - error)
-        flat_high[who, which] = torch.minimum(flat_high[who, which], centre - change[:, 1] + error)
+        for column in range(0, width, most):
+            some = which[:, column : column + most]
+            begin, rows = neuron_rows(scene.plan, position, some)
+            form = carry(scene.plan, begin, torch.cat([rows, -rows], 1), picked.__getitem__, near(scene, nodes))
+            change = form.constant + worst_changes(scene, part, form)
+            mask = real[:, column : column + most] > 0
+            owners = who[:, None].expand_as(some)[mask]
+            half = some.shape[1]
+            lower, upper = change[:, :half][mask], change[:, half:][mask]
+            _tighten(scene, nodes, position, low, high, owners, some[mask], lower, upper)
+        start = stop
 
 
-def _row_cost(scene: Scene, position: int, windowed: bool) -> int:
-    """Bytes that a row and its copies take at the widest layer that it passes."""
-    graph = scene.plan.graph.nodes
-    widest = max(scene.plan.slack[p].numel() for p in range(position + 1) if p == 0 or graph[p].op in ELEMENTWISE or p in scene.plan.bounded)
-    if windowed:
-        widest = min(widest, 4096)
-    return 8 * (24 * widest + 12 * scene.tree.slots)
+def _tighten(
+    scene: Scene,
+    nodes: Nodes,
+    position: int,
+    low: Tensor,
+    high: Tensor,
+    who: Tensor,
+    which: Tensor,
+    lower: Tensor,
+    upper: Tensor,
+) -> None:
+    """Intersect ranges with what the rows of neurons give: least changes of the values and of their negatives."""
+    centre = scene.base[position].flatten(1)[nodes.image[who], which]
+    error = scene.plan.slack[position].flatten()[which]
+    low[who, which] = torch.maximum(low[who, which], centre + lower - error)
+    high[who, which] = torch.minimum(high[who, which], centre - upper + error)
+
+
+def _row_bytes(scene: Scene, position: int) -> int:
+    """Memory that a row and its copies take at the widest layer that it passes."""
+    plan = scene.plan
+    widest = max(plan.slack[place].numel() for place in range(position) if place in plan.bounded or place == 0)
+    if position in plan.reach:
+        widest = min(widest, WINDOW_VALUES)
+    return 8 * (12 * widest + 8 * scene.tree.slots)

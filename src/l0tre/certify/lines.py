@@ -36,7 +36,7 @@ class Lines:
         return Lines(self.maps[:, rows], None if self.index is None else self.index[rows])
 
 
-def relax(node: Node, low: Tensor, high: Tensor, before: Tensor, after: Tensor) -> Lines:
+def relax(node: Node, low: Tensor, high: Tensor, before: Tensor, after: Tensor, *, near: bool = False) -> Lines:
     """Lines of a nonlinear operation.
 
     Args:
@@ -45,6 +45,7 @@ def relax(node: Node, low: Tensor, high: Tensor, before: Tensor, after: Tensor) 
         high: Largest input values, likewise.
         before: The image's own input values, ``[batch or 1, *input shape]``.
         after: The image's own output values, ``[batch or 1, *output shape]``.
+        near: Whether most outputs keep the image's own value, so that lines without a gap there are best.
 
     Returns:
         The lines; NaN in a range gives NaN in the lines, which proves nothing.
@@ -53,19 +54,21 @@ def relax(node: Node, low: Tensor, high: Tensor, before: Tensor, after: Tensor) 
         return _max_pool(node, low, high, before, after)
     if node.op in ("relu", "leaky_relu"):
         slope = 0.0 if node.op == "relu" else node.number("slope")
-        below, above, shift_below, shift_above = _bend(low, high, slope)
+        below, above, shift_below, shift_above = _bend(low, high, slope, before if near else None)
     else:
         below, above, shift_below, shift_above = _bow(node.op, low, high)
     gap_below, gap_above = below * before + shift_below - after, above * before + shift_above - after
     return Lines(torch.stack([below, above, gap_below, gap_above]).flatten(2))
 
 
-def _bend(low: Tensor, high: Tensor, slope: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _bend(low: Tensor, high: Tensor, slope: float, before: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """ReLU and leaky ReLU: ``z`` above zero, ``slope * z`` below."""
     still = (low >= 0) | (high <= 0)
     own = torch.where(low >= 0, 1.0, slope).to(low)
-    # The steeper piece touches the function over more of the range when the range lies mostly above zero.
-    touching = torch.where(still, own, torch.where(high > -low, 1.0, slope).to(low))
+    # Every slope in between touches at zero. Either the one that touches at the image's own value too, or the one that
+    # is closer over the whole range.
+    upper_piece = high > -low if before is None else before > 0
+    touching = torch.where(still, own, torch.where(upper_piece, 1.0, slope).to(low))
     chord = torch.where(still, own, (high - slope * low) / (high - low))
     shift = torch.where(still, torch.zeros_like(low), slope * low - chord * low)
     # A NaN range must not look linear: every comparison with it is false, and its chord is NaN.

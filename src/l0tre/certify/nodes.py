@@ -69,7 +69,7 @@ def roots(images: int, t: int, device: torch.device) -> Nodes:
     return Nodes(numbers, torch.ones(images, t, dtype=torch.int64, device=device))
 
 
-def split_cells(tree: Tree, nodes: Nodes) -> Nodes:
+def split_cells(tree: Tree, nodes: Nodes) -> tuple[Nodes, Tensor]:
     """Halve the largest cell of every node; a cell that is there ``k`` times gives ``k + 1`` children.
 
     Args:
@@ -77,21 +77,21 @@ def split_cells(tree: Tree, nodes: Nodes) -> Nodes:
         nodes: Nodes of cells, each with a cell of two groups or more.
 
     Returns:
-        The children. Those that ask for more different groups than a cell has are left out: they stand for nothing.
+        The children, and the row of each one's parent. Children that ask for more different groups than a cell has
+        are left out: they stand for nothing.
     """
-    if not len(nodes):
-        return nodes
     largest = tree.sizes[nodes.cells].argmax(1, keepdim=True)
     cell = nodes.cells.gather(1, largest)
     shared = nodes.cells == cell
     count, place = shared.sum(1), shared.cumsum(1) * shared
     left, right = 2 * cell, 2 * cell + 1
-    children = []
+    children, parents = [], []
     for go_left in range(nodes.cells.shape[1] + 1):
         fits = (go_left <= count) & (tree.sizes[left[:, 0]] >= go_left) & (tree.sizes[right[:, 0]] >= count - go_left)
         cells = torch.where(shared, torch.where(place <= go_left, left, right), nodes.cells)
         children.append(Nodes(nodes.image[fits], cells[fits]))
-    return join(children)
+        parents.append(fits.nonzero()[:, 0])
+    return join(children), torch.cat(parents)
 
 
 def split_boxes(nodes: Nodes, weight: Tensor) -> Nodes:

@@ -25,6 +25,43 @@ UNIT = 32 * 2.0**-53
 
 
 @dataclass(frozen=True)
+class Reach:
+    """The window of the input that an output at (row, column) sees, as (rows, columns).
+
+    Attributes:
+        stride: How far the window moves with the output.
+        offset: Where the window of output (0, 0) begins.
+        size: Height and width of the window.
+    """
+
+    stride: tuple[int, int]
+    offset: tuple[int, int]
+    size: tuple[int, int]
+
+    def spread(self, values: Tensor, origin: tuple[int, int], shape: tuple[int, int]) -> Tensor:
+        """Give every pixel the sum over the outputs that see it.
+
+        Args:
+            values: float64 ``[..., height, width]`` of outputs.
+            origin: Row and column of the input where the result begins.
+            shape: Height and width of the result.
+
+        Returns:
+            ``[..., *shape]``.
+        """
+        rows, columns = (
+            self._seen(d, values.shape[values.ndim - 2 + d], origin[d], shape[d], values) for d in (0, 1)
+        )
+        return rows.T @ values @ columns
+
+    def _seen(self, axis: int, outputs: int, origin: int, inputs: int, like: Tensor) -> Tensor:
+        first = torch.arange(outputs, device=like.device) * self.stride[axis] + self.offset[axis] - origin
+        places = torch.arange(inputs, device=like.device)
+        seen = (places >= first[:, None]) & (places < first[:, None] + self.size[axis])
+        return seen.to(like)
+
+
+@dataclass(frozen=True)
 class Plan:
     """A network ready to be bounded, in float64 on one device.
 
@@ -33,7 +70,8 @@ class Plan:
         bounded: Positions whose ranges are needed, in order: inputs of nonlinear operations.
         affine: Positions that depend on the input by linear operations alone.
         borders: Affine positions that others than affine ones read.
-        windowed: Positions whose rows can be carried backwards in windows of the maps instead of whole maps.
+        reach: What an output sees of the input, for positions that see windows of it: their rows can be carried
+            backwards in windows instead of whole maps.
         slack: For each position float64 ``[*shape]``, the largest error that rounding can cause in a bound of it.
         matrices: Convolutions as matrices, by position and window; filled as they are needed.
     """
@@ -42,7 +80,7 @@ class Plan:
     bounded: tuple[int, ...]
     affine: frozenset[int]
     borders: tuple[int, ...]
-    windowed: frozenset[int]
+    reach: dict[int, "Reach"]
     slack: tuple[Tensor, ...]
     matrices: dict[tuple[int, int, int], Tensor | None] = field(default_factory=dict)
 
@@ -73,12 +111,12 @@ def make_plan(graph: Graph, domain: Domain, device: torch.device) -> Plan:
     """
     graph = reduce_graph(graph).to(device, torch.float64)
     nodes = graph.nodes
-    affine, windowed = {0}, {0} if len(nodes[0].shape) == 3 else set()
+    affine, reach = {0}, {0: Reach((1, 1), (0, 0), (1, 1))} if len(nodes[0].shape) == 3 else {}
     for position, node in enumerate(nodes[1:], start=1):
         if node.op not in NONLINEAR and affine.issuperset(node.inputs):
             affine.add(position)
-        if _windowed(node, nodes) and windowed.issuperset(node.inputs):
-            windowed.add(position)
+        if _windowed(node, nodes) and node.inputs[0] in reach:
+            reach[position] = _reach(node, reach[node.inputs[0]])
     readers = {source for node in nodes if node.op in NONLINEAR for source in node.inputs}
     read = {source for place, node in enumerate(nodes) if place not in affine for source in node.inputs}
     return Plan(
@@ -86,7 +124,7 @@ def make_plan(graph: Graph, domain: Domain, device: torch.device) -> Plan:
         tuple(sorted(readers)),
         frozenset(affine),
         tuple(sorted(read & affine)),
-        frozenset(windowed),
+        reach,
         _slack(graph, domain, device),
     )
 
@@ -97,6 +135,23 @@ def _windowed(node: Node, nodes: tuple[Node, ...]) -> bool:
         return False
     source = nodes[node.inputs[0]].shape
     return not (node.op == "scale" and source != node.shape) and not (node.op == "pad" and source[0] != node.shape[0])
+
+
+def _reach(node: Node, source: Reach) -> Reach:
+    """What the outputs of an operation see, from what its inputs see."""
+    if node.op == "pad":
+        left, _, top, *_ = (*node.ints("padding"), 0, 0)
+        offset = (source.offset[0] - top * source.stride[0], source.offset[1] - left * source.stride[1])
+        return Reach(source.stride, offset, source.size)
+    if node.op not in ("conv", "max_pool"):
+        return source
+    kernel = node.tensors["weight"].shape[2:] if node.op == "conv" else node.ints("kernel")
+    stride, padding, dilation = (node.ints(key) for key in ("stride", "padding", "dilation"))
+    axes = range(2)
+    step, before = source.stride, source.offset
+    offset = [before[d] - padding[d] * step[d] for d in axes]
+    size = [source.size[d] + dilation[d] * (kernel[d] - 1) * step[d] for d in axes]
+    return Reach((step[0] * stride[0], step[1] * stride[1]), (offset[0], offset[1]), (size[0], size[1]))
 
 
 def _slack(graph: Graph, domain: Domain, device: torch.device) -> tuple[Tensor, ...]:
@@ -148,16 +203,17 @@ def conv_backward(plan: Plan, position: int, rows: Tensor, height: int, width: i
 
 
 def _transposed(node: Node, source: tuple[int, ...], rows: Tensor, whole: bool) -> Tensor:
-    weight = node.tensors["weight"]
-    stride, padding, dilation = node.ints("stride"), node.ints("padding"), node.ints("dilation")
-    extra = [0, 0]
-    if whole:
-        extra = [
-            source[1 + d] - ((rows.shape[2 + d] - 1) * stride[d] - 2 * padding[d] + dilation[d] * (weight.shape[2 + d] - 1) + 1)
-            for d in (0, 1)
-        ]
-    groups = int(node.number("groups"))
-    return F.conv_transpose2d(rows, weight, None, stride, padding if whole else 0, extra, groups, dilation)
+    """A transposed convolution as one product of matrices and a sum of overlapping patches."""
+    weight, groups = node.tensors["weight"], int(node.number("groups"))
+    stride, padding, dilation, kernel = (*(node.ints(k) for k in ("stride", "padding", "dilation")), weight.shape[2:])
+    count, channels, height, width = rows.shape
+    spread = rows.view(count, groups, channels // groups, height * width)
+    patches = weight.view(groups, channels // groups, -1).transpose(1, 2) @ spread
+    size = source[1:]
+    if not whole:
+        padding = (0, 0)
+        size = tuple((rows.shape[2 + d] - 1) * stride[d] + dilation[d] * (kernel[d] - 1) + 1 for d in (0, 1))
+    return F.fold(patches.flatten(1, 2), size, tuple(kernel), dilation, padding, stride)
 
 
 def _matrix(

@@ -25,6 +25,10 @@ class Scene:
         down: ``[images, values]``, how far each value may fall, at most 0; 0 for values that never change.
         up: ``[images, values]``, how far each value may rise, at least 0.
         members: int64 ``[slots, width]``, values of the group in each slot; ``values`` (one past the last) for none.
+        pixels: For inputs that are maps, int64 ``[slots, width]``: the different pixels of the group in each slot,
+            ``H * W`` for none.
+        slot_of_pixel: If every group is one pixel of a ``(C, H, W)`` input: int64 ``[H * W]``, the slot of each pixel,
+            -1 for one that never changes.
         base: The images' own values by position, ``[images, *shape]``.
         rows: ``[images, classes - 1, classes]``, the margins as rows at the output.
         margins: ``[images, classes - 1]``, the images' own margins, label's score minus another one's.
@@ -41,6 +45,8 @@ class Scene:
     down: Tensor
     up: Tensor
     members: Tensor
+    pixels: Tensor | None
+    slot_of_pixel: Tensor | None
     base: dict[int, Tensor]
     rows: Tensor
     margins: Tensor
@@ -98,6 +104,8 @@ def make_scene(
         down,
         up,
         members,
+        _pixels(plan, members),
+        _slot_of_pixel(plan, domain, tree),
         base,
         rows,
         scores.gather(1, labels[:, None]) - scores.gather(1, others),
@@ -132,6 +140,32 @@ def _ancestors(plan: Plan, position: int) -> set[int]:
     return needed
 
 
+def _pixels(plan: Plan, members: Tensor) -> Tensor | None:
+    if 0 not in plan.reach:
+        return None
+    channels, height, width = plan.graph.nodes[0].shape
+    none = height * width
+    pixels = torch.where(members < channels * none, members % none, none).sort(1).values
+    again = torch.zeros_like(pixels, dtype=torch.bool)
+    again[:, 1:] = pixels[:, 1:] == pixels[:, :-1]
+    pixels = torch.where(again, none, pixels).sort(1).values
+    return pixels[:, : max(1, int((pixels < none).sum(1).max()))]
+
+
+def _slot_of_pixel(plan: Plan, domain: Domain, tree: Tree) -> Tensor | None:
+    if 0 not in plan.reach:
+        return None
+    _, height, width = domain.shape
+    pixels = domain.members % (height * width)
+    alone = bool((pixels == pixels[:, :1]).all()) and len(pixels[:, 0].unique()) == domain.groups
+    if not alone:
+        return None
+    slots = torch.full((height * width,), -1, device=pixels.device)
+    filled = (tree.order >= 0).nonzero()[:, 0]
+    slots[pixels[tree.order[filled], 0]] = filled
+    return slots
+
+
 def smallest(values: Tensor, ranks: int) -> Tensor:
     """The smallest values of every cell of a tree.
 
@@ -142,22 +176,24 @@ def smallest(values: Tensor, ranks: int) -> Tensor:
     Returns:
         ``[..., ranks, cells]``, ascending along ``ranks``, 0 where a cell has fewer groups; cell 0 is unused.
     """
-    # Two cells are merged by: the r-th smallest is the least, over i + j = r, of the larger of the i-th and j-th.
-    lists = [values, *(torch.zeros_like(values) for _ in range(ranks - 1))]
-    levels = [lists]
-    while lists[0].shape[-1] > 1:
-        first = [part[..., 0::2] for part in lists]
-        second = [part[..., 1::2] for part in lists]
-        merged = []
-        for rank in range(ranks):
-            best = torch.minimum(first[rank], second[rank])
-            for i in range(rank):
-                best = torch.minimum(best, torch.maximum(first[i], second[rank - 1 - i]))
-            merged.append(best)
-        lists = merged
-        levels.append(lists)
-    unused = torch.zeros_like(lists[0])
-    return torch.stack([torch.cat([unused, *(level[r] for level in reversed(levels))], -1) for r in range(ranks)], -2)
+    slots = values.shape[-1]
+    result = values.new_zeros(*values.shape[:-1], ranks, 2 * slots)
+    result[..., 0, slots:] = values
+    width, filled = slots, 1
+    while width > 1:
+        below = result[..., width : 2 * width]
+        first, second = below[..., 0::2], below[..., 1::2]
+        width //= 2
+        level = result[..., width : 2 * width]
+        # The r-th smallest of two lists is the least, over i + j = r - 1, of the larger of the i-th and the j-th. A
+        # list is only filled as far as its cell can have groups.
+        level[..., :filled, :] = torch.minimum(first[..., :filled, :], second[..., :filled, :])
+        for rank in range(1, min(ranks, 2 * filled)):
+            for i in range(max(0, rank - filled), min(rank, filled)):
+                larger = torch.maximum(first[..., i, :], second[..., rank - 1 - i, :])
+                level[..., rank, :] = torch.minimum(level[..., rank, :], larger)
+        filled = min(ranks, 2 * filled)
+    return result
 
 
 def _jacobian(plan: Plan, position: int) -> Tensor:

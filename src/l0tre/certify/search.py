@@ -8,10 +8,10 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from l0tre.certify.bound import Bounds, bound
+from l0tre.certify.bound import Bounds, bound, is_proved
 from l0tre.certify.nodes import Nodes, join, roots, shares, split_boxes, split_cells
 from l0tre.certify.scene import Scene
-from l0tre.certify.worst import box_weights, worst_inputs
+from l0tre.certify.worst import box_weights, from_table, worst_inputs
 from l0tre.domain import Domain
 from l0tre.memory import Batcher
 from l0tre.model.network import exact_float32, margins
@@ -20,6 +20,7 @@ __all__ = ["Front", "Search", "Step"]
 
 # A box this narrow, relative to its range, whose bound is still not positive holds a tie: splitting it never ends.
 NARROWEST = 2.0**-24
+ROUNDS = 3  # of splits that are looked up before a node is bounded anew
 
 
 @dataclass
@@ -64,6 +65,7 @@ class Search:
         self.widths = torch.nn.functional.pad(self.high - self.low, (0, 1), value=1.0)
         self.batch, self.row_bytes = batch_sizes(scene, budget)
         self.front = Front()
+        self.rounds = ROUNDS
 
     def begin(self) -> None:
         """Start from all sets of every image."""
@@ -86,29 +88,48 @@ class Search:
         nodes = self._pop()
         with exact_float32(self.scene.plan.device):
             bounds = bound(self.scene, nodes, self.row_bytes)
-        proved = nodes.pick(bounds.proved)
-        failed = ~bounds.proved
         least, rows = bounds.margins.min(1)
-        candidates, ties = {}, frozenset[int]()
-        if bool(failed.any()):
-            left = nodes.pick(failed)
-            part = Bounds(
-                bounds.margins[failed],
-                type(bounds.form)(bounds.form.coefficients[failed], bounds.form.constant[failed]),
-                bounds.proved[failed],
-                {},
-            )
+        proved, certain = [nodes.pick(bounds.proved)], [least[bounds.proved]]
+        candidates: dict[int, Tensor] = {}
+        ties: frozenset[int] = frozenset()
+        failed = (~bounds.proved).nonzero()[:, 0]
+        if len(failed):
+            left, part = nodes.pick(failed), bounds.pick(failed)
             candidates = self._witnesses(left, part, rows[failed])
-            ties = self._split(left, part, rows[failed])
+            if left.low is None:
+                self._descend(left, part, proved, certain)
+            else:
+                ties = self._halve(left, part, rows[failed])
         counts = nodes.image.bincount(minlength=len(self.scene.images)).tolist()
+        done = join(proved)
         return Step(
-            proved,
-            least[bounds.proved],
+            done,
+            torch.cat(certain),
             {image: count for image, count in enumerate(counts) if count},
-            shares(self.scene.tree, proved) if len(proved) else {},
+            shares(self.scene.tree, done) if len(done) else {},
             ties,
             candidates,
         )
+
+    def _descend(self, nodes: Nodes, bounds: Bounds, proved: list[Nodes], certain: list[Tensor]) -> None:
+        """Split nodes some times over; their linear bounds hold for all parts, so many parts are proved by a look-up."""
+        assert bounds.table is not None
+        owner = torch.arange(len(nodes), device=nodes.image.device)
+        for _ in range(self.rounds):
+            wide = (self.scene.tree.sizes[nodes.cells] > 1).any(1)
+            self._push(nodes.pick(~wide))
+            nodes, owner = nodes.pick(wide), owner[wide]
+            if not len(nodes):
+                return
+            nodes, parents = split_cells(self.scene.tree, nodes)
+            owner = owner[parents]
+            worst = from_table(self.scene, nodes, bounds.table, owner)
+            margins = self.scene.margins[nodes.image] + bounds.form.constant[owner] + worst
+            safe = is_proved(self.scene, nodes, margins)
+            proved.append(nodes.pick(safe))
+            certain.append(margins[safe].amin(1))
+            nodes, owner = nodes.pick(~safe), owner[~safe]
+        self._push(nodes)
 
     def _pop(self) -> Nodes:
         stack = self.front.boxes or self.front.cells
@@ -141,20 +162,18 @@ class Search:
 
     def _leaves(self, cells: Tensor) -> Tensor:
         """The leaf of each cell that holds one group: its group lies at the left edge."""
-        height = self.scene.tree.depth - torch.log2(cells.double()).floor().long()
+        height = self.scene.tree.heights[cells]
         return cells << height
 
-    def _split(self, nodes: Nodes, bounds: Bounds, rows: Tensor) -> frozenset[int]:
-        if nodes.low is None or nodes.high is None:
-            self._push(split_cells(self.scene.tree, nodes))
-            return frozenset()
+    def _halve(self, nodes: Nodes, bounds: Bounds, rows: Tensor) -> frozenset[int]:
+        """Split boxes; returns the images with boxes that are too narrow."""
+        assert nodes.low is not None and nodes.high is not None
         widths = self.widths[self.scene.members[nodes.cells - self.scene.tree.slots]]
         narrow = ((nodes.high - nodes.low) / widths).amax((1, 2)) < NARROWEST
-        ties = frozenset(nodes.image[narrow].tolist())
         weights = box_weights(self.scene, nodes, bounds.form, rows)
         if not bool(narrow.all()):
             self._push(split_boxes(nodes.pick(~narrow), weights[~narrow]))
-        return ties
+        return frozenset(nodes.image[narrow].tolist())
 
     def _witnesses(self, nodes: Nodes, bounds: Bounds, rows: Tensor) -> dict[int, Tensor]:
         """The worst corner of every node that was not proved, run through the network itself."""
@@ -177,4 +196,6 @@ def batch_sizes(scene: Scene, budget: int) -> tuple[int, int]:
     widest = max(slack.numel() for slack in plan.slack)
     per_node = 8 * (12 * plan.neurons + rows * (4 * widest + 8 * scene.tree.slots) + 4 * scene.values)
     most = 8192 if plan.device.type == "cuda" else 64
-    return max(1, min(most, budget // 2 // per_node)), max(budget // 4, 1)
+    # On a CPU rows that leave its caches are slower.
+    useful = 2**33 if plan.device.type == "cuda" else 2**25
+    return max(1, min(most, budget // 2 // per_node)), max(1, min(useful, budget // 4))

@@ -28,11 +28,13 @@ class Tree:
         depth: Levels below the root.
         order: int64 ``[2 ** depth]``, the group (row of ``Domain.members``) in each slot, -1 for an empty slot.
         sizes: int64 ``[2 ** (depth + 1)]``, number of groups in each cell; entry 0 is unused.
+        heights: int64 ``[2 ** (depth + 1)]``, levels between each cell and the leaves.
     """
 
     depth: int
     order: Tensor
     sizes: Tensor
+    heights: Tensor
 
     @property
     def slots(self) -> int:
@@ -41,7 +43,7 @@ class Tree:
 
     def to(self, device: torch.device) -> "Tree":
         """The same tree on another device."""
-        return Tree(self.depth, self.order.to(device), self.sizes.to(device))
+        return Tree(self.depth, self.order.to(device), self.sizes.to(device), self.heights.to(device))
 
 
 def make_tree(domain: Domain, graph: Graph | None = None) -> Tree:
@@ -78,7 +80,8 @@ def make_tree(domain: Domain, graph: Graph | None = None) -> Tree:
     for height in range(depth, -1, -1):
         sizes[2**height : 2 ** (height + 1)] = level
         level = level.view(-1, 2).sum(1) if height else level
-    return Tree(depth, order, sizes)
+    heights = torch.tensor([depth + 1 - max(1, cell).bit_length() for cell in range(2 ** (depth + 1))])
+    return Tree(depth, order, sizes, heights)
 
 
 def _strategy(domain: Domain, graph: Graph | None) -> tuple[Tensor, Halve]:

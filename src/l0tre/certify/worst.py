@@ -1,69 +1,181 @@
 """The least value of linear forms over search nodes, and the changed input that attains it."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from l0tre.certify.backward import Form
 from l0tre.certify.nodes import Nodes
 from l0tre.certify.scene import Scene, smallest
 
-__all__ = ["box_weights", "whole", "worst_changes", "worst_inputs"]
+__all__ = ["box_weights", "cell_table", "from_table", "near", "worst_changes", "worst_inputs"]
 
 
-def whole(scene: Scene, form: Form) -> Tensor:
-    """Coefficients of all input values, ``[batch, rows, values]``."""
-    if form.top is None or form.left is None:
-        return form.coefficients
-    batch, rows, _ = form.coefficients.shape
-    channels, height, width = scene.plan.graph.nodes[0].shape
-    device = form.coefficients.device
-    y = (form.top[:, None] + torch.arange(form.size[0], device=device)).clamp(0, height - 1)
-    x = (form.left[:, None] + torch.arange(form.size[1], device=device)).clamp(0, width - 1)
-    plane = y[:, :, None] * width + x[:, None, :]
-    index = plane[:, None] + (torch.arange(channels, device=device) * height * width)[:, None, None]
-    result = form.coefficients.new_zeros(batch, rows, scene.values)
-    # What lies outside the input has coefficient 0, so its clamped position does no harm.
-    return result.scatter_add_(2, index.flatten(1)[:, None].expand(-1, rows, -1), form.coefficients)
+def near(scene: Scene, nodes: Nodes) -> int:
+    """How many pixels change in nodes of cells, if gaps may be charged to pixels; else 0."""
+    if nodes.low is not None or scene.pixels is None:
+        return 0
+    return nodes.cells.shape[1] * scene.pixels.shape[1]
 
 
-def worst_changes(scene: Scene, nodes: Nodes, form: Form) -> Tensor:
+def worst_changes(scene: Scene, nodes: Nodes, form: Form, owner: Tensor | None = None) -> Tensor:
     """The least that the coefficients can add over each node.
 
     Args:
         scene: Images and cells.
-        nodes: One for each batch entry of the form.
-        form: Rows at the input.
+        nodes: The nodes.
+        form: Rows at the input, of whole inputs or of windows.
+        owner: int64 ``[batch]``, the node of each batch entry; default one after the other.
 
     Returns:
         ``[batch, rows]``.
     """
-    if nodes.low is not None and nodes.high is not None:
-        coefficients = _at_groups(scene, nodes, form)
-        down, up = _box_moves(scene, nodes)
-        return torch.minimum(coefficients * down[:, None], coefficients * up[:, None]).sum((2, 3))
-    ranks = nodes.ranks()
+    if nodes.low is not None:
+        return _over_boxes(scene, nodes if owner is None else nodes.pick(owner), form)
+    if form.top is not None and scene.slot_of_pixel is not None and owner is not None:
+        return _over_windows(scene, nodes, form, owner)
+    part = nodes if owner is None else nodes.pick(owner)
+    moves = F.pad(_slot_changes(scene, part.image, *_whole(scene, form)), (0, 1))
+    # Every cell is a range of slots; shorter ones are filled up with the empty slot at the end.
+    start, size = _slot_ranges(scene, part.cells)
+    steps = torch.arange(int(size.max()), device=start.device)
+    index = torch.where(steps < size[:, :, None], start[:, :, None] + steps, scene.tree.slots)
+    picked = moves.gather(2, index.flatten(1)[:, None].expand(-1, moves.shape[1], -1))
+    picked = picked.view(*moves.shape[:2], *index.shape[1:])
+    ranks = part.ranks()
     most = int(ranks.max()) + 1
-    moves = _group_changes(scene, nodes, whole(scene, form))
-    cells = smallest(moves, most).flatten(2)
-    index = (ranks * 2 * scene.tree.slots + nodes.cells)[:, None].expand(-1, moves.shape[1], -1)
-    return cells.gather(2, index).sum(2)
+    if most == 1:
+        return picked.amin(3).sum(2)
+    if picked.shape[3] < most:
+        picked = F.pad(picked, (0, most - picked.shape[3]))
+    lists = picked.topk(most, 3, largest=False, sorted=True).values
+    return lists.gather(3, ranks[:, None, :, None].expand(-1, lists.shape[1], -1, 1)).sum((2, 3))
 
 
-def _group_changes(scene: Scene, nodes: Nodes, coefficients: Tensor) -> Tensor:
+def cell_table(scene: Scene, nodes: Nodes, form: Form) -> Tensor:
+    """What every cell can add at the least, for rows of whole inputs: ``[batch, rows, ranks * cells]``."""
+    most = int(nodes.ranks().max()) + 1
+    return smallest(_slot_changes(scene, nodes.image, form.coefficients, form.local), most).flatten(2)
+
+
+def from_table(scene: Scene, nodes: Nodes, table: Tensor, owner: Tensor | None = None) -> Tensor:
+    """:func:`worst_changes` from a table.
+
+    Args:
+        scene: Images and cells.
+        nodes: The nodes.
+        table: See :func:`cell_table`.
+        owner: int64 ``[nodes]``, the entry of the table that holds for each node; default one after the other.
+
+    Returns:
+        ``[nodes, rows]``.
+    """
+    index = nodes.ranks() * 2 * scene.tree.slots + nodes.cells
+    if owner is None:
+        return table.gather(2, index[:, None].expand(-1, table.shape[1], -1)).sum(2)
+    return table.transpose(1, 2)[owner[:, None], index].sum(1)
+
+
+def _whole(scene: Scene, form: Form) -> tuple[Tensor, Tensor | None]:
+    """Coefficients of all input values, ``[batch, rows, values]``, and the costs of all pixels."""
+    if form.top is None or form.left is None:
+        return form.coefficients, form.local
+    batch, rows, _ = form.coefficients.shape
+    channels, height, width = scene.plan.graph.nodes[0].shape
+    plane = _window_pixels(form, height, width)
+    index = plane[:, None] + (torch.arange(channels, device=plane.device) * height * width)[:, None]
+    result = form.coefficients.new_zeros(batch, rows, scene.values)
+    # What lies outside the input has coefficient 0, so its clamped position does no harm.
+    result.scatter_add_(2, index.flatten(1)[:, None].expand(-1, rows, -1), form.coefficients)
+    if form.local is None:
+        return result, None
+    # A pixel outside the input has costs, which must not go to the one it is clamped to.
+    local = torch.where(_inside(form, height, width)[:, None], form.local, 0.0)
+    costs = form.coefficients.new_zeros(batch, rows, height * width)
+    return result, costs.scatter_add_(2, plane[:, None].expand(-1, rows, -1), local)
+
+
+def _inside(form: Form, height: int, width: int) -> Tensor:
+    """Which positions of each window lie in the input, ``[batch, positions]``."""
+    assert form.top is not None and form.left is not None
+    y = form.top[:, None] + torch.arange(form.size[0], device=form.top.device)
+    x = form.left[:, None] + torch.arange(form.size[1], device=form.top.device)
+    return (((y >= 0) & (y < height))[:, :, None] & ((x >= 0) & (x < width))[:, None, :]).flatten(1)
+
+
+def _window_pixels(form: Form, height: int, width: int) -> Tensor:
+    """Pixel numbers of each window's positions, ``[batch, positions]``, clamped to the input."""
+    assert form.top is not None and form.left is not None
+    device = form.top.device
+    y = (form.top[:, None] + torch.arange(form.size[0], device=device)).clamp(0, height - 1)
+    x = (form.left[:, None] + torch.arange(form.size[1], device=device)).clamp(0, width - 1)
+    return (y[:, :, None] * width + x[:, None, :]).flatten(1)
+
+
+def _over_windows(scene: Scene, nodes: Nodes, form: Form, owner: Tensor) -> Tensor:
+    """Rows of windows over nodes of cells whose groups are pixels."""
+    assert scene.slot_of_pixel is not None
+    channels, height, width = scene.plan.graph.nodes[0].shape
+    batch, rows, _ = form.coefficients.shape
+    pixels = _window_pixels(form, height, width)
+    coefficients = form.coefficients.view(batch, rows, channels, -1)
+    image = nodes.image[owner]
+    moves = torch.zeros_like(coefficients[:, :, 0]) if form.local is None else form.local
+    for channel in range(channels):
+        index = image[:, None] * scene.values + pixels + channel * height * width
+        down, up = scene.down.flatten()[index][:, None], scene.up.flatten()[index][:, None]
+        part = coefficients[:, :, channel]
+        moves = moves + torch.minimum(part * down, part * up)
+    start, size = (values[owner] for values in _slot_ranges(scene, nodes.cells))
+    slots = torch.where(_inside(form, height, width), scene.slot_of_pixel[pixels], -1)
+    shared = int(nodes.ranks().max()) > 0
+    total = moves.new_zeros(batch, rows)
+    for place in range(nodes.cells.shape[1]):
+        inside = (slots >= start[:, place, None]) & (slots < (start + size)[:, place, None])
+        within = moves * inside[:, None]
+        if shared:  # a group that was taken is not taken again
+            least, where = within.min(2, keepdim=True)
+            total += least[:, :, 0]
+            moves = moves.scatter(2, where, 0.0)
+        else:
+            total += within.amin(2)
+    return total
+
+
+def _slot_ranges(scene: Scene, cells: Tensor) -> tuple[Tensor, Tensor]:
+    """First slot and number of slots of cells."""
+    height = scene.tree.heights[cells]
+    return (cells << height) - scene.tree.slots, torch.ones_like(cells) << height
+
+
+def _slot_changes(scene: Scene, image: Tensor, coefficients: Tensor, local: Tensor | None = None) -> Tensor:
     """The least that the group in each slot can add alone, ``[batch, rows, slots]``; at most 0."""
-    down, up = scene.down[nodes.image][:, None], scene.up[nodes.image][:, None]
-    least = torch.minimum(coefficients * down, coefficients * up)
-    padded = torch.nn.functional.pad(least, (0, 1))
-    changes = padded[..., scene.members[:, 0]]
+    down, up = scene.down[image][:, None], scene.up[image][:, None]
+    least = F.pad(torch.minimum(coefficients * down, coefficients * up), (0, 1))
+    changes = least[..., scene.members[:, 0]]
     for column in range(1, scene.members.shape[1]):
-        changes = changes + padded[..., scene.members[:, column]]
+        changes += least[..., scene.members[:, column]]
+    if local is not None:
+        assert scene.pixels is not None
+        padded = F.pad(local, (0, 1))
+        for pixels in scene.pixels.T:
+            changes += padded[..., pixels]
     return changes
+
+
+def _over_boxes(scene: Scene, nodes: Nodes, form: Form) -> Tensor:
+    coefficients = _at_groups(scene, nodes, form)
+    assert nodes.low is not None and nodes.high is not None
+    members = scene.members[nodes.cells - scene.tree.slots].flatten(1)
+    own = F.pad(scene.images[nodes.image], (0, 1)).gather(1, members).view(nodes.low.shape)
+    down, up = (nodes.low - own)[:, None], (nodes.high - own)[:, None]
+    return torch.minimum(coefficients * down, coefficients * up).sum((2, 3))
 
 
 def _at_groups(scene: Scene, nodes: Nodes, form: Form) -> Tensor:
     """Coefficients of the values of a box node's groups, ``[batch, rows, t, width]``."""
     members = scene.members[nodes.cells - scene.tree.slots]
-    batch, rows, size = form.coefficients.shape
+    batch, rows, _ = form.coefficients.shape
     if form.top is None or form.left is None:
         index, inside = members, members < scene.values
     else:
@@ -76,15 +188,6 @@ def _at_groups(scene: Scene, nodes: Nodes, form: Form) -> Tensor:
     index = torch.where(inside, index, 0).flatten(1)
     picked = form.coefficients.gather(2, index[:, None].expand(-1, rows, -1))
     return (picked * inside.flatten(1)[:, None]).view(batch, rows, *members.shape[1:])
-
-
-def _box_moves(scene: Scene, nodes: Nodes) -> tuple[Tensor, Tensor]:
-    """The ends of a box relative to the image, ``[batch, t, width]``."""
-    assert nodes.low is not None and nodes.high is not None
-    members = scene.members[nodes.cells - scene.tree.slots].flatten(1)
-    images = torch.nn.functional.pad(scene.images[nodes.image], (0, 1))
-    own = images.gather(1, members).view(nodes.low.shape)
-    return nodes.low - own, nodes.high - own
 
 
 def box_weights(scene: Scene, nodes: Nodes, form: Form, rows: Tensor) -> Tensor:
@@ -108,19 +211,21 @@ def worst_inputs(scene: Scene, nodes: Nodes, form: Form, rows: Tensor, low: Tens
         float32 ``[nodes, values]``.
     """
     number = torch.arange(len(rows), device=rows.device)
-    result = torch.nn.functional.pad(scene.images[nodes.image], (0, 1))
+    result = F.pad(scene.images[nodes.image], (0, 1))
     if nodes.low is not None and nodes.high is not None:
         weight = box_weights(scene, nodes, form, rows)
         members = scene.members[nodes.cells - scene.tree.slots]
         values = torch.where(weight > 0, nodes.low, nodes.high)
         return result.scatter_(1, members.flatten(1), values.flatten(1))[:, :-1].float()
     chosen = form.coefficients[number, rows]
-    moves = _group_changes(scene, nodes, chosen[:, None])[:, 0]
-    extreme = torch.nn.functional.pad(torch.where(chosen > 0, low, high), (0, 1))
-    slots = torch.arange(scene.tree.slots, device=rows.device) + scene.tree.slots
-    for cells in nodes.cells.T:
-        height = scene.tree.depth - torch.log2(cells.double()).floor().long()
-        inside = (slots >> height[:, None]) == cells[:, None]
+    costs = None if form.local is None else form.local[number, rows][:, None]
+    moves = _slot_changes(scene, nodes.image, chosen[:, None], costs)[:, 0]
+    extreme = F.pad(torch.where(chosen > 0, low, high), (0, 1))
+    start, size = _slot_ranges(scene, nodes.cells)
+    slots = torch.arange(scene.tree.slots, device=rows.device)
+    moves = torch.where(scene.tree.order >= 0, moves, float("inf"))
+    for place in range(nodes.cells.shape[1]):
+        inside = (slots >= start[:, place, None]) & (slots < (start + size)[:, place, None])
         # A group that another slot has taken is out.
         slot = torch.where(inside, moves, float("inf")).argmin(1)
         moves[number, slot] = float("inf")
