@@ -108,24 +108,25 @@ def _charge(
     Returns:
         The rows, what the constant pays ``[batch, rows]``, and what pixels pay ``[batch, rows, pixels]``.
     """
-    below, above, gap_below, gap_above = lines.maps
-    positive, negative = rows.clamp(min=0), rows.clamp(max=0)
-    gaps = (positive * gap_below[:, None]).addcmul_(negative, gap_above[:, None])
-    gaps = gaps.view(*rows.shape[:2], -1, *size).sum(2)
+    below, above, gap_below, gap_above = lines.maps[:, :, None]
+    gaps = _by_sign(rows, gap_below, gap_above).view(*rows.shape[:2], -1, *size).sum(2)
     near = plan.reach[position].spread(gaps, origin, (shape[0], shape[1])).flatten(2)
     once = gaps.sum((2, 3))
     cheaper = changes * near.amin(2) > once
-    positive *= below[:, None]
-    rows = positive.addcmul_(negative, above[:, None])
-    return rows, torch.where(cheaper, 0.0, once), near.mul_(cheaper[:, :, None])
+    return _by_sign(rows, below, above), once.masked_fill_(cheaper, 0.0), near.mul_(cheaper[:, :, None])
 
 
 def _through_lines(rows: Tensor, lines: Lines) -> tuple[Tensor, Tensor]:
-    below, above, gap_below, gap_above = lines.maps
-    positive, negative = rows.clamp(min=0), rows.clamp(max=0)
-    constant = torch.bmm(positive, gap_below[:, :, None]) + torch.bmm(negative, gap_above[:, :, None])
-    positive *= below[:, None]
-    return positive.addcmul_(negative, above[:, None]), constant[:, :, 0]
+    below, above, gap_below, gap_above = lines.maps[:, :, None]
+    return _by_sign(rows, below, above), _by_sign(rows, gap_below, gap_above).sum(2)
+
+
+def _by_sign(rows: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+    """Multiply rows by one factor where they are above zero and by another where they are below."""
+    if rows.is_cuda:  # the fewest passes over memory
+        return torch.where(rows > 0, positive, negative).mul_(rows)
+    # On a CPU choosing element by element is several times slower than arithmetic.
+    return (rows.clamp(min=0) * positive).addcmul_(rows.clamp(max=0), negative)
 
 
 def _linear(plan: Plan, position: int, node: Node, rows: Tensor) -> list[Tensor]:
@@ -199,36 +200,45 @@ class _Window:
     left: Tensor
 
 
-def window_rows(plan: Plan, position: int, neurons: Tensor, sign: Tensor) -> _Window:
-    """Rows of single neurons of a map as windows of one position.
+def window_rows(plan: Plan, position: int, neurons: Tensor) -> tuple[int, _Window]:
+    """Rows of single neurons of a map and their negatives, as windows.
 
     Args:
         plan: The network.
-        position: A windowed one.
+        position: One with a reach.
         neurons: int64 ``[batch]``, numbers in the flattened map.
-        sign: float64 ``[rows]``, factors, such as 1 and -1 for lower and upper bounds.
 
     Returns:
-        The windows.
+        The position where the windows can start, and the windows, two rows each.
     """
-    channels, height, width = plan.graph.nodes[position].shape
+    node = plan.graph.nodes[position]
+    channels, height, width = node.shape
     channel, rest = neurons // (height * width), neurons % (height * width)
-    rows = torch.zeros(len(neurons), len(sign), channels, 1, 1, device=plan.device, dtype=torch.float64)
-    rows[torch.arange(len(neurons), device=plan.device), :, channel, 0, 0] = sign
-    return _Window(rows, rest // width, rest % width)
+    top, left = rest // width, rest % width
+    if node.op == "conv" and int(node.number("groups")) == 1 and node.ints("dilation") == (1, 1):
+        # Going back from a single output of a convolution gives its kernel.
+        kernel = node.tensors["weight"][channel][:, None]
+        window = _Window(torch.cat([kernel, -kernel], 1), top, left)
+        _move(plan, node, window)
+        return node.inputs[0], window
+    rows = torch.zeros(len(neurons), 2, channels, 1, 1, device=plan.device, dtype=torch.float64)
+    number = torch.arange(len(neurons), device=plan.device)
+    rows[number, 0, channel, 0, 0], rows[number, 1, channel, 0, 0] = 1.0, -1.0
+    return position, _Window(rows, top, left)
 
 
 def carry_window(
-    plan: Plan, start: int, window: _Window, lines: GetLines, batch: Tensor, changes: int = 0
+    plan: Plan, start: int, window: _Window, lines: GetLines, batch: Tensor, seen: tuple[int, int], changes: int = 0
 ) -> Form:
     """Carry windows to the input.
 
     Args:
         plan: The network.
-        start: A windowed position.
+        start: A position with a reach.
         window: Rows there, which are used up.
         lines: Gives the lines of a nonlinear operation, for all search nodes.
         batch: int64 ``[batch]``, the search node of each window.
+        seen: Height and width of the windows at the input.
         changes: See :func:`carry`.
 
     Returns:
@@ -236,7 +246,6 @@ def carry_window(
     """
     constant = window.rows.new_zeros(window.rows.shape[:2])
     local: Tensor | None = None
-    seen = plan.reach[start].size
     position = start
     while position:
         node = plan.graph.nodes[position]
@@ -295,10 +304,15 @@ def _window_conv(plan: Plan, position: int, node: Node, window: _Window) -> None
         )
     ]
     window.rows = rows.view(batch, count, source[0], *size)
+    _move(plan, node, window)
+
+
+def _move(plan: Plan, node: Node, window: _Window) -> None:
+    """From positions of a convolution's outputs to those of its inputs."""
     (stride_y, stride_x), (pad_y, pad_x) = node.ints("stride"), node.ints("padding")
     window.top, window.left = window.top * stride_y - pad_y, window.left * stride_x - pad_x
     if pad_y or pad_x:
-        _cut(window, source)
+        _cut(window, plan.graph.nodes[node.inputs[0]].shape)
 
 
 def _window_pool(plan: Plan, node: Node, window: _Window, lines: Lines, batch: Tensor) -> None:

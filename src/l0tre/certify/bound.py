@@ -15,8 +15,6 @@ from l0tre.certify.worst import cell_table, from_table, near, worst_changes
 
 __all__ = ["Bounds", "bound", "is_proved"]
 
-WINDOW_VALUES = 4096  # of a layer that a neuron of a map sees; only to guess the memory of its row
-
 
 @dataclass(frozen=True)
 class Bounds:
@@ -81,7 +79,9 @@ def _relaxations(scene: Scene, nodes: Nodes, row_bytes: int) -> dict[int, Lines]
             ranges[position] = _widen(_look_up(scene, nodes, position), plan.slack[position])
         elif position not in plan.affine or boxes or position in scene.walked:
             inputs = [ranges[source] for source in node.inputs]
-            ranges[position] = _widen(step(node, inputs), plan.slack[position]) if position else _input_range(scene, nodes)
+            ranges[position] = (
+                _widen(step(node, inputs), plan.slack[position]) if position else _input_range(scene, nodes)
+            )
         if position in plan.bounded and not exact:
             _refine(scene, nodes, position, *ranges[position], lines, row_bytes)
         if node.op in NONLINEAR:
@@ -116,7 +116,9 @@ def _input_range(scene: Scene, nodes: Nodes) -> Interval:
         height = scene.tree.heights[cells]
         inside = (slots >> height[:, None]) == cells[:, None]
         for column in scene.members.T:
-            touched.scatter_(1, column.expand(len(nodes), -1), touched.gather(1, column.expand(len(nodes), -1)) | inside)
+            touched.scatter_(
+                1, column.expand(len(nodes), -1), touched.gather(1, column.expand(len(nodes), -1)) | inside
+            )
     moved = touched[:, :-1]
     low = torch.where(moved, images + scene.down[nodes.image], images)
     high = torch.where(moved, images + scene.up[nodes.image], images)
@@ -172,12 +174,12 @@ def _refine_windows(
     """Neurons of a map, of all nodes in one list."""
     plan = scene.plan
     owner, neuron = open_.nonzero(as_tuple=True)
-    sign = torch.tensor([1.0, -1.0], dtype=torch.float64, device=plan.device)
     size = max(1, row_bytes // _row_bytes(scene, position))
     for start in range(0, len(owner), size):
         who, which = owner[start : start + size], neuron[start : start + size]
-        window = window_rows(plan, position, which, sign)
-        form = carry_window(plan, position, window, lines.__getitem__, who, near(scene, nodes))
+        begin, window = window_rows(plan, position, which)
+        seen = plan.reach[position].size
+        form = carry_window(plan, begin, window, lines.__getitem__, who, seen, near(scene, nodes))
         change = form.constant + worst_changes(scene, nodes, form, who)
         _tighten(scene, nodes, position, low, high, who, which, change[:, 0], change[:, 1])
 
@@ -239,9 +241,15 @@ def _tighten(
 
 
 def _row_bytes(scene: Scene, position: int) -> int:
-    """Memory that a row and its copies take at the widest layer that it passes."""
+    """Memory that a pair of rows and its copies take at the widest layer that it passes."""
     plan = scene.plan
-    widest = max(plan.slack[place].numel() for place in range(position) if place in plan.bounded or place == 0)
-    if position in plan.reach:
-        widest = min(widest, WINDOW_VALUES)
-    return 8 * (12 * widest + 8 * scene.tree.slots)
+    before = [place for place in range(position) if place in plan.bounded or place == 0]
+    if position not in plan.reach:
+        return 8 * (12 * max(plan.slack[place].numel() for place in before) + 8 * scene.tree.slots)
+    own, widest = plan.reach[position], 0
+    for place in before:
+        seen = plan.reach[place]
+        sides = [(own.size[d] - seen.size[d]) // seen.stride[d] + 1 for d in (0, 1)]
+        widest = max(widest, plan.graph.nodes[place].shape[0] * sides[0] * sides[1])
+    whole = 0 if scene.slot_of_pixel is not None else 8 * scene.tree.slots
+    return 8 * (20 * widest + 12 * own.size[0] * own.size[1] + whole)

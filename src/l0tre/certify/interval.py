@@ -49,9 +49,7 @@ def magnitude(node: Node, inputs: Sequence[Tensor]) -> Tensor:
     absolute = _absolute(node)
     constants = {key: node.tensors[key].abs() for key in ("bias", "shift") if key in node.tensors}
     value = {"value": abs(node.number("value"))} if node.op == "pad" else {}
-    full = replace(
-        absolute, tensors={**absolute.tensors, **constants}, attributes={**absolute.attributes, **value}
-    )
+    full = replace(absolute, tensors={**absolute.tensors, **constants}, attributes={**absolute.attributes, **value})
     return run_node(full, *inputs)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from l0tre.certify.tree import Tree
 
-__all__ = ["Nodes", "join", "roots", "shares", "split_boxes", "split_cells"]
+__all__ = ["Nodes", "join", "root", "shares", "split_boxes", "split_cells"]
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,17 @@ class Nodes:
         parts = (self.low, self.high, self.depth)
         return Nodes(self.image[rows], self.cells[rows], *(None if p is None else p[rows] for p in parts))
 
+    def to(self, device: torch.device) -> "Nodes":
+        """The same nodes on another device."""
+        parts = (self.low, self.high, self.depth)
+        moved = (None if p is None else p.to(device) for p in parts)
+        return Nodes(self.image.to(device), self.cells.to(device), *moved)
+
+    def keys(self) -> Tensor:
+        """A number for each node's cells, whatever their order; different cells rarely have the same."""
+        mixed = (self.cells * 0x9E3779B97F4A7C1) ^ (self.cells << 31)
+        return (mixed * mixed + mixed).sum(1)
+
     def ranks(self) -> Tensor:
         """For every cell how many equal ones come before it, ``[nodes, t]``."""
         same = self.cells[:, :, None] == self.cells[:, None, :]
@@ -63,10 +74,9 @@ def join(parts: Sequence[Nodes]) -> Nodes:
     return Nodes(image, cells, cat("low"), cat("high"), cat("depth"))
 
 
-def roots(images: int, t: int, device: torch.device) -> Nodes:
-    """For each image the node of all sets of ``t`` groups."""
-    numbers = torch.arange(images, device=device)
-    return Nodes(numbers, torch.ones(images, t, dtype=torch.int64, device=device))
+def root(image: int, t: int, device: torch.device) -> Nodes:
+    """The node of all sets of ``t`` groups of an image."""
+    return Nodes(torch.tensor([image], device=device), torch.ones(1, t, dtype=torch.int64, device=device))
 
 
 def split_cells(tree: Tree, nodes: Nodes) -> tuple[Nodes, Tensor]:

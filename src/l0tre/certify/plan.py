@@ -15,10 +15,10 @@ from l0tre.model.graph import Graph, Node, run_node
 __all__ = ["Plan", "make_plan"]
 
 WINDOWED = (*ELEMENTWISE, "conv", "scale", "max_pool", "pad")
-# Entries of a convolution written as a matrix. On a GPU products of matrices are an order of magnitude faster than
-# float64 convolutions; on a CPU only as long as the matrix is not mostly zeros.
-MATRIX_ENTRIES = {"cuda": 2**26, "cpu": 2**21}
-MATRIX_WASTE = {"cuda": 2**20, "cpu": 12}
+# A convolution is written as a matrix if that has at most so many entries, and so many times the work: one product is
+# faster than a product and a sum of patches as long as the matrix is not mostly zeros.
+MATRIX_ENTRIES = 2**22
+MATRIX_WASTE = 8
 # The sum of n products is off by at most about n * 2**-53 of the sum of their absolute values, for any order of
 # summation; 32 covers the chained passes, the lines' own rounding and the widening of the bounds they rest on.
 UNIT = 32 * 2.0**-53
@@ -49,9 +49,7 @@ class Reach:
         Returns:
             ``[..., *shape]``.
         """
-        rows, columns = (
-            self._seen(d, values.shape[values.ndim - 2 + d], origin[d], shape[d], values) for d in (0, 1)
-        )
+        rows, columns = (self._seen(d, values.shape[values.ndim - 2 + d], origin[d], shape[d], values) for d in (0, 1))
         return rows.T @ values @ columns
 
     def _seen(self, axis: int, outputs: int, origin: int, inputs: int, like: Tensor) -> Tensor:
@@ -220,12 +218,11 @@ def _matrix(
     node: Node, source: tuple[int, ...], shape: tuple[int, int, int], whole: bool, device: torch.device
 ) -> Tensor | None:
     """The transposed convolution of a window as a matrix ``[outputs, inputs]``, if that is the faster way."""
-    kind = "cuda" if device.type == "cuda" else "cpu"
     probe = torch.zeros(1, *shape, device=device, dtype=torch.float64)
     inputs = _transposed(node, source, probe, whole)[0].numel()
     outputs = math.prod(shape)
     work = outputs * node.tensors["weight"][0].numel()
-    if outputs * inputs > min(MATRIX_ENTRIES[kind], MATRIX_WASTE[kind] * work):
+    if outputs * inputs > min(MATRIX_ENTRIES, MATRIX_WASTE * work):
         return None
     matrix = torch.empty(outputs, inputs, device=device, dtype=torch.float64)
     size = max(1, 2**22 // outputs)

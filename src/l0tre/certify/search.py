@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 import torch
 from torch import Tensor
 
 from l0tre.certify.bound import Bounds, bound, is_proved
-from l0tre.certify.nodes import Nodes, join, roots, shares, split_boxes, split_cells
+from l0tre.certify.nodes import Nodes, join, root, shares, split_boxes, split_cells
 from l0tre.certify.scene import Scene
 from l0tre.certify.worst import box_weights, from_table, worst_inputs
 from l0tre.domain import Domain
@@ -20,7 +20,6 @@ __all__ = ["Front", "Search", "Step"]
 
 # A box this narrow, relative to its range, whose bound is still not positive holds a tie: splitting it never ends.
 NARROWEST = 2.0**-24
-ROUNDS = 3  # of splits that are looked up before a node is bounded anew
 
 
 @dataclass
@@ -65,15 +64,37 @@ class Search:
         self.widths = torch.nn.functional.pad(self.high - self.low, (0, 1), value=1.0)
         self.batch, self.row_bytes = batch_sizes(scene, budget)
         self.front = Front()
-        self.rounds = ROUNDS
+        self.hints: dict[int, Tensor] = {}
+        self.lessons: dict[int, list[Tensor]] = {}
 
-    def begin(self) -> None:
-        """Start from all sets of every image."""
-        self._push(roots(len(self.scene.images), self.t, self.scene.plan.device))
+    def begin(self, image: int) -> None:
+        """Start from all sets of an image, a row of the scene."""
+        self._push(root(image, self.t, self.scene.plan.device))
+
+    def go_on(self, image: int, fronts: Sequence[Nodes]) -> None:
+        """Go on from what :meth:`left` gave."""
+        for part in fronts:
+            moved = part.to(self.scene.plan.device)
+            self._push(replace(moved, image=torch.full_like(moved.image, image)))
 
     def open(self) -> bool:
         """Whether anything is left to prove."""
         return bool(self.front.cells or self.front.boxes)
+
+    def left(self, image: int) -> tuple[Nodes, ...]:
+        """The open nodes of one image, on the CPU, with row number 0."""
+        result = []
+        for stack in (self.front.cells, self.front.boxes):
+            own = [part.pick(part.image == image) for part in stack]
+            own = [replace(part, image=torch.zeros_like(part.image)) for part in own if len(part)]
+            if own:
+                result.append(join(own).to(torch.device("cpu")))
+        return tuple(result)
+
+    def lesson(self, image: int) -> Tensor | None:
+        """Keys of the nodes of an image that could not be proved: at the next level those around them cannot either."""
+        parts = self.lessons.get(image)
+        return torch.cat(parts).unique() if parts else None
 
     def drop(self, images: Sequence[int]) -> None:
         """Forget the nodes of some images."""
@@ -86,6 +107,8 @@ class Search:
     def step(self) -> Step:
         """Bound one batch, the deepest nodes first, so that few are open at a time."""
         nodes = self._pop()
+        if nodes.low is None and self.hints:
+            nodes = self._skip(nodes)
         with exact_float32(self.scene.plan.device):
             bounds = bound(self.scene, nodes, self.row_bytes)
         least, rows = bounds.margins.min(1)
@@ -97,6 +120,7 @@ class Search:
             left, part = nodes.pick(failed), bounds.pick(failed)
             candidates = self._witnesses(left, part, rows[failed])
             if left.low is None:
+                self._learn(left)
                 self._descend(left, part, proved, certain)
             else:
                 ties = self._halve(left, part, rows[failed])
@@ -112,24 +136,39 @@ class Search:
         )
 
     def _descend(self, nodes: Nodes, bounds: Bounds, proved: list[Nodes], certain: list[Tensor]) -> None:
-        """Split nodes some times over; their linear bounds hold for all parts, so many parts are proved by a look-up."""
+        """Split nodes; their linear bounds hold for the halves too, which proves some of them by a look-up."""
         assert bounds.table is not None
-        owner = torch.arange(len(nodes), device=nodes.image.device)
-        for _ in range(self.rounds):
-            wide = (self.scene.tree.sizes[nodes.cells] > 1).any(1)
-            self._push(nodes.pick(~wide))
-            nodes, owner = nodes.pick(wide), owner[wide]
-            if not len(nodes):
-                return
-            nodes, parents = split_cells(self.scene.tree, nodes)
-            owner = owner[parents]
-            worst = from_table(self.scene, nodes, bounds.table, owner)
-            margins = self.scene.margins[nodes.image] + bounds.form.constant[owner] + worst
-            safe = is_proved(self.scene, nodes, margins)
-            proved.append(nodes.pick(safe))
-            certain.append(margins[safe].amin(1))
-            nodes, owner = nodes.pick(~safe), owner[~safe]
-        self._push(nodes)
+        nodes, owner = split_cells(self.scene.tree, nodes)
+        worst = from_table(self.scene, nodes, bounds.table, owner)
+        margins = self.scene.margins[nodes.image] + bounds.form.constant[owner] + worst
+        safe = is_proved(self.scene, nodes, margins)
+        proved.append(nodes.pick(safe))
+        certain.append(margins[safe].amin(1))
+        self._push(nodes.pick(~safe))
+
+    def _learn(self, nodes: Nodes) -> None:
+        keys = nodes.keys()
+        for image in nodes.image.unique().tolist():
+            self.lessons.setdefault(image, []).append(keys[nodes.image == image])
+
+    def _skip(self, nodes: Nodes) -> Nodes:
+        """Split nodes at once, without bounding them, that contain one which failed with one group fewer."""
+        for _ in range(2 * self.scene.tree.depth):
+            hopeless = torch.zeros_like(nodes.image, dtype=torch.bool)
+            for image, known in self.hints.items():
+                own = nodes.image == image
+                for slot in range(self.t):
+                    others = torch.cat([nodes.cells[:, :slot], nodes.cells[:, slot + 1 :]], 1)
+                    hopeless |= own & torch.isin(Nodes(nodes.image, others).keys(), known)
+            hopeless &= (self.scene.tree.sizes[nodes.cells] > 1).any(1)
+            if not bool(hopeless.any()):
+                break
+            self._push(nodes.pick(~hopeless))
+            self._push(split_cells(self.scene.tree, nodes.pick(hopeless))[0])
+            nodes = self._pop()
+            if nodes.low is not None:
+                break
+        return nodes
 
     def _pop(self) -> Nodes:
         stack = self.front.boxes or self.front.cells
@@ -148,6 +187,8 @@ class Search:
         """Put children on the stacks; nodes of single groups get the box of all their values."""
         if nodes.low is not None:
             self.front.boxes.append(nodes)
+            return
+        if not len(nodes):
             return
         single = (self.scene.tree.sizes[nodes.cells] == 1).all(1)
         several = nodes.pick(~single)
@@ -197,5 +238,5 @@ def batch_sizes(scene: Scene, budget: int) -> tuple[int, int]:
     per_node = 8 * (12 * plan.neurons + rows * (4 * widest + 8 * scene.tree.slots) + 4 * scene.values)
     most = 8192 if plan.device.type == "cuda" else 64
     # On a CPU rows that leave its caches are slower.
-    useful = 2**33 if plan.device.type == "cuda" else 2**25
+    useful = 2**33 if plan.device.type == "cuda" else 2**23
     return max(1, min(most, budget // 2 // per_node)), max(1, min(useful, budget // 4))

@@ -1,0 +1,132 @@
+"""Proofs for the images of a problem, level by level: what is shared, what is kept between steps."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from l0tre.certify.nodes import Nodes
+from l0tre.certify.plan import Plan, make_plan
+from l0tre.certify.scene import make_scene, table_size
+from l0tre.certify.search import Search, Step
+from l0tre.certify.tree import Tree, make_tree
+from l0tre.domain import Domain
+from l0tre.errors import ModelError
+from l0tre.memory import Batcher
+from l0tre.model.network import Network
+
+__all__ = ["ARITHMETIC", "Proof", "Prover", "make_prover"]
+
+# Soundness in floating point, as printed and stored with every proof.
+ARITHMETIC = "real arithmetic on the network's float32 weights, by float64 bounds with rounding errors added"
+TABLE_SHARE = 4  # the tables of the first layer take this part of the memory at the most
+IMAGES = {"cpu": 1, "cuda": 64}  # proved together: a GPU needs many nodes at a time, a CPU does not
+
+OnProved = Callable[[int, Nodes, Tensor], None]
+
+
+@dataclass(frozen=True)
+class Proof:
+    """How far the proof for one image has come at one level.
+
+    Attributes:
+        t: The level.
+        proved: Number of sets of ``t`` groups that are proved, an exact count; a part of a set's values counts as a
+            fraction.
+        total: Number of all sets.
+        fronts: The nodes that are still open: of cells, of boxes. Row numbers of images are all 0.
+        nodes: Nodes bounded so far.
+    """
+
+    t: int
+    proved: Fraction
+    total: int
+    fronts: tuple[Nodes, ...] = ()
+    nodes: int = 0
+
+    @property
+    def share(self) -> float:
+        """Proved part of all sets, from 0 to 1; 1 only if nothing is left."""
+        return 1.0 if self.done else min(float(self.proved / self.total), math.nextafter(1.0, 0.0))
+
+    @property
+    def done(self) -> bool:
+        """Whether every set is proved."""
+        return self.proved == self.total
+
+
+@dataclass(frozen=True)
+class Prover:
+    """What the proofs of all images share."""
+
+    network: Network
+    domain: Domain
+    plan: Plan
+    tree: Tree
+    batcher: Batcher
+    memory: int
+
+    def block(self, t: int) -> int:
+        """How many images go through a level together."""
+        one = sum(table_size(self.plan, self.tree, position, 1, t) for position in self.plan.borders)
+        most = IMAGES["cuda" if self.plan.device.type == "cuda" else "cpu"]
+        return max(1, min(most, self.memory // TABLE_SHARE // max(1, one)))
+
+    def search(
+        self, t: int, images: Tensor, labels: Tensor, proofs: Sequence[Proof | None], hints: Sequence[Tensor | None]
+    ) -> Search:
+        """Begin or go on with a level.
+
+        Args:
+            t: Number of groups that change.
+            images: float32 ``[images, values]``.
+            labels: int64 ``[images]``.
+            proofs: What is kept of each image's proof at this level.
+            hints: For each image what a search at level ``t - 1`` learnt, see ``Search.lessons``.
+
+        Returns:
+            The search.
+        """
+        scene = make_scene(self.plan, self.tree, self.domain, images, labels, t, self.memory // TABLE_SHARE)
+        search = Search(scene, self.domain, self.batcher, t, self.memory // 2)
+        device = self.plan.device
+        for row, (proof, hint) in enumerate(zip(proofs, hints, strict=True)):
+            if proof is None:
+                search.begin(row)
+            else:
+                search.go_on(row, proof.fronts)
+            if hint is not None:
+                search.hints[row] = hint.to(device)
+        return search
+
+
+def make_prover(network: Network, domain: Domain, batcher: Batcher, memory: int) -> Prover:
+    """Prepare proofs about a network.
+
+    Args:
+        network: With a graph.
+        domain: What may change.
+        batcher: Runs the network on candidate witnesses.
+        memory: Bytes for tables, nodes and rows together.
+
+    Returns:
+        The prover, on the network's device.
+
+    Raises:
+        ModelError: If the network has no graph, or naming an operation that cannot be bounded.
+    """
+    if network.exact is None:
+        raise ModelError(f"{network.name} cannot be certified: {network.note or 'its operations are not known'}")
+    plan = make_plan(network.exact, domain, network.device)
+    return Prover(network, domain, plan, make_tree(domain, network.exact), batcher, memory)
+
+
+def advance(proof: Proof | None, search: Search, row: int, steps: Sequence[Step]) -> Proof:
+    """The proof of one image after some steps of its search."""
+    before = proof or Proof(search.t, Fraction(0), search.total)
+    proved = before.proved + sum((step.shares.get(row, Fraction(0)) for step in steps), Fraction(0))
+    nodes = before.nodes + sum(step.nodes.get(row, 0) for step in steps)
+    return Proof(search.t, proved, search.total, search.left(row), nodes)
