@@ -3,7 +3,9 @@
 A lower bound that is proved, an upper bound that is shown by a real input, for one input or a whole test set.
 """
 
-from l0tre.api import Verdict, anytime, evaluate, resume, resume_anytime, verify
+from l0tre.api import anytime, evaluate, resume, resume_anytime
+from l0tre.certify.certificate import read_certificate
+from l0tre.certify.check import CheckResult, check
 from l0tre.data import Dataset, load_data
 from l0tre.domain import Domain, make_domain
 from l0tre.errors import L0treError
@@ -11,10 +13,12 @@ from l0tre.model.load import load
 from l0tre.model.network import Network
 from l0tre.results import ImageBounds, Snapshot, Witness
 from l0tre.sensitivities import Sensitivity, sensitivity
+from l0tre.verification import Verdict, verify
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "CheckResult",
     "Dataset",
     "Domain",
     "ImageBounds",
@@ -25,10 +29,12 @@ __all__ = [
     "Verdict",
     "Witness",
     "anytime",
+    "check",
     "evaluate",
     "load",
     "load_data",
     "make_domain",
+    "read_certificate",
     "resume",
     "resume_anytime",
     "sensitivity",

@@ -1,25 +1,21 @@
-"""The functions that users call: evaluate, anytime, resume, verify."""
+"""The functions that users call: evaluate, anytime, resume."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
-
-import numpy as np
-from torch import Tensor
+from typing import Any
 
 from l0tre.data import Dataset
 from l0tre.domain import Colours, Domain, GridKind
-from l0tre.errors import ConfigError, StoreError
+from l0tre.errors import StoreError
 from l0tre.inputs import Images, Labels, load_inputs
 from l0tre.loop import drive
 from l0tre.model.load import Source, load
-from l0tre.problem import Settings, make_problem, start
-from l0tre.results import Guarantee, Snapshot, Witness
+from l0tre.problem import GuaranteeWish, Settings, make_problem, start
+from l0tre.results import Snapshot
 from l0tre.store import Inputs, Run, create_run, open_run, read_config, read_inputs, write_exports
 
-__all__ = ["Verdict", "anytime", "evaluate", "resume", "resume_anytime", "verify"]
+__all__ = ["anytime", "evaluate", "resume", "resume_anytime"]
 
 
 def anytime(
@@ -35,6 +31,7 @@ def anytime(
     memory: int = 0,
     sample: float = 0.0,
     seed: int = 0,
+    guarantee: GuaranteeWish = "auto",
     device: str = "auto",
     time_budget: float | None = None,
     out: str | Path | None = None,
@@ -56,6 +53,8 @@ def anytime(
         sample: Milliseconds for each image in the real-time mode: random subspaces of ``max_t`` groups instead of all,
             upper bounds only, guarantee ``sampled``; 0 for the exhaustive search.
         seed: Of the random subspaces.
+        guarantee: What the lower bounds hold for: ``certified`` (all real values), ``grid``, ``lipschitz`` (all real
+            values, ``max_t`` at most 2), or ``auto``: certified where the network's operations allow it, else grid.
         device: Where to compute, if ``network`` is not loaded yet.
         time_budget: Seconds; ``None`` for no limit.
         out: A new folder for a run that survives a crash and can be resumed.
@@ -68,7 +67,7 @@ def anytime(
     Raises:
         L0treError: At once, before the first snapshot, if anything given cannot be used.
     """
-    settings = Settings(max_t, epsilon, grid, colours, memory, sample, seed)
+    settings = Settings(max_t, epsilon, grid, colours, memory, sample, seed, guarantee)
     net, data = load_inputs(network, images, labels, device)
     problem = make_problem(
         net,
@@ -178,89 +177,6 @@ def resume(folder: str | Path, network: Source | None = None, **options: Any) ->
         The last snapshot.
     """
     return _last(resume_anytime(folder, network, **options))
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The answer to: can changing at most ``radius`` groups change the decision?
-
-    Attributes:
-        answer: ``safe`` (no, in the sense of ``guarantee``), ``unsafe`` (yes, see ``witness``) or ``unknown``.
-        radius: The number of groups asked about.
-        lower: Proved so far.
-        upper: Shown so far.
-        guarantee: What ``lower`` holds for.
-        witness: The adversarial input, for ``unsafe``.
-        reason: Why the answer is ``unknown``; empty otherwise.
-        unit: What a group is called.
-        seconds: Time spent.
-        queries: Forward passes spent.
-    """
-
-    answer: Literal["safe", "unsafe", "unknown"]
-    radius: int
-    lower: int
-    upper: int
-    guarantee: Guarantee
-    witness: Witness | None
-    reason: str
-    unit: str
-    seconds: float
-    queries: int
-
-
-def verify(
-    network: Source, image: np.ndarray | Tensor | Dataset, label: int | None = None, *, radius: int, **options: Any
-) -> Verdict:
-    """Decide whether one input keeps its decision when at most ``radius`` groups change.
-
-    Args:
-        network: As for :func:`anytime`.
-        image: One input, of the network's input shape, or a data set of one.
-        label: Its label; default the network's decision.
-        radius: Number of groups that may change.
-        options: ``epsilon``, ``grid``, ``colours``, ``domain``, ``memory``, ``device``, ``time_budget``, ``stop`` as
-            for :func:`anytime`.
-
-    Returns:
-        The verdict.
-
-    Raises:
-        ConfigError: If ``radius`` is below 1 or above the number of groups.
-        DataError: If the network misclassifies the input unchanged.
-    """
-    if radius < 1:
-        raise ConfigError(f"the radius is {radius}: give 1 or more")
-    if isinstance(image, Dataset):
-        images, labels = image, None
-    else:
-        images, labels = image[None], None if label is None else [label]  # type: ignore[assignment]
-    for snapshot in anytime(network, images, labels, max_t=radius, **options):
-        bounds = snapshot.images[0]
-        if bounds.lower >= radius or bounds.upper <= radius:
-            break
-    answer: Literal["safe", "unsafe", "unknown"] = "unknown"
-    reason = ""
-    if bounds.upper <= radius:
-        answer = "unsafe"
-    elif bounds.lower >= radius:
-        answer = "safe"
-    elif bounds.blocked:
-        reason = f"a tie between two classes was met with {bounds.blocked} changed {snapshot.unit}s"
-    else:
-        reason = f"stopped at level t = {snapshot.t} of {radius}, {snapshot.level_share:.0%} of it done"
-    return Verdict(
-        answer,
-        radius,
-        bounds.lower,
-        bounds.upper,
-        bounds.guarantee,
-        bounds.witness if answer == "unsafe" else None,
-        reason,
-        snapshot.unit,
-        snapshot.seconds,
-        snapshot.queries,
-    )
 
 
 def _last(snapshots: Iterator[Snapshot]) -> Snapshot:

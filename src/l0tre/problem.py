@@ -4,11 +4,13 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
+from l0tre.certify.prover import ARITHMETIC
+from l0tre.certify.support import unsupported
 from l0tre.domain import Colours, Domain, GridKind, make_domain, make_grid
 from l0tre.errors import ConfigError, DataError, ModelError
 from l0tre.exhaustive.sets import count_sets
@@ -17,7 +19,10 @@ from l0tre.model.network import Network, margins
 from l0tre.results import Excluded, ImageBounds
 from l0tre.state import State
 
-__all__ = ["Problem", "Settings", "make_problem", "start"]
+__all__ = ["GuaranteeWish", "Problem", "Settings", "make_problem", "start"]
+
+GuaranteeWish = Literal["auto", "certified", "grid", "lipschitz"]
+LIPSCHITZ_MOST = 2  # groups that change together: beyond, the constants are too large to prove anything
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,9 @@ class Settings:
         sample: Milliseconds for each image in the real-time mode, which draws random subspaces and proves nothing; 0
             for the exhaustive search.
         seed: Of the random subspaces.
+        guarantee: What the lower bounds hold for: ``certified`` (all real values, by linear relaxation and branch and
+            bound), ``grid`` (the grid's values), ``lipschitz`` (all real values, by the grid and a Lipschitz bound),
+            or ``auto``: certified if the network's operations can be bounded, else grid.
     """
 
     max_t: int = 2
@@ -42,13 +50,14 @@ class Settings:
     memory: int = 0
     sample: float = 0.0
     seed: int = 0
+    guarantee: GuaranteeWish = "auto"
 
     def __post_init__(self) -> None:
         if self.max_t < 1:
             raise ConfigError(f"max_t is {self.max_t}: give 1 or more")
         if not 0 < self.epsilon <= 1e9:
             raise ConfigError(f"epsilon is {self.epsilon}: give a spacing above 0, for example 0.25")
-        for name, kind in (("grid", GridKind), ("colours", Colours)):
+        for name, kind in (("grid", GridKind), ("colours", Colours), ("guarantee", GuaranteeWish)):
             if getattr(self, name) not in get_args(kind):
                 raise ConfigError(f"{name} {getattr(self, name)!r} is unknown: give {' or '.join(get_args(kind))}")
         if not 0 <= self.sample < 1e12:
@@ -125,7 +134,9 @@ def make_problem(
             f"max_t is {settings.max_t}, but only {domain.groups} {domain.unit}s may change: "
             f"give a max_t of at most {domain.groups}"
         )
-    count_sets(domain.groups, settings.max_t)  # refuses a space that is too large to number
+    settings, reason = _decide(network, settings)
+    if settings.guarantee != "certified":
+        count_sets(domain.groups, settings.max_t)  # refuses a space that is too large to number
     scores = Batcher(network, settings.memory).run(len(images), lambda a, b: images[a:b])
     if not torch.isfinite(scores).all():
         bad = int((~torch.isfinite(scores)).any(1).nonzero()[0])
@@ -153,6 +164,7 @@ def make_problem(
         },
         "domain": {"unit": domain.unit, "groups": domain.groups},
         "settings": asdict(settings),
+        "guarantee": _describe(settings, reason),
         "device": str(network.device),
         "versions": _versions(),
         **(extra_config or {}),
@@ -164,7 +176,7 @@ def make_problem(
         tuple(places[i] for i in correct.nonzero()[:, 0].tolist()),
         excluded,
         on_device,
-        make_grid(domain, settings.epsilon, settings.grid, settings.colours).to(network.device),
+        make_grid(domain, settings.epsilon, settings.grid, _colours(domain, settings)).to(network.device),
         settings,
         config,
     )
@@ -173,12 +185,53 @@ def make_problem(
 def start(problem: Problem) -> State:
     """The state before any work: the trivial bounds 0 and ``groups + 1``."""
     groups = problem.domain.groups
+    settings = problem.settings
+    guarantee = "sampled" if settings.sample else settings.guarantee
     return State(
         [
-            ImageBounds(index, label, groups, 0, groups + 1, "sampled" if problem.settings.sample else "grid")
+            ImageBounds(index, label, groups, 0, groups + 1, guarantee)  # type: ignore[arg-type]  # never auto here
             for index, label in zip(problem.indices, problem.labels.tolist(), strict=True)
         ]
     )
+
+
+def _decide(network: Network, settings: Settings) -> tuple[Settings, str]:
+    """Settle the guarantee; the reason says why the network cannot be certified."""
+    reason = unsupported(network.exact) if network.exact is not None else network.note or "it has no graph"
+    if settings.sample or settings.guarantee == "grid":
+        return replace(settings, guarantee="grid"), ""
+    if not reason:
+        wish: GuaranteeWish = "certified" if settings.guarantee == "auto" else settings.guarantee
+        if wish == "lipschitz" and settings.max_t > LIPSCHITZ_MOST:
+            raise ConfigError(
+                f"max_t is {settings.max_t}, but the lipschitz guarantee is for at most {LIPSCHITZ_MOST} groups that "
+                "change together: give a smaller max_t, or the certified guarantee"
+            )
+        return replace(settings, guarantee=wish), ""
+    if settings.guarantee == "auto":
+        return replace(settings, guarantee="grid"), f"{network.name} cannot be certified: {reason}"
+    raise ModelError(
+        f"{network.name} cannot have the {settings.guarantee} guarantee: {reason}. Use the grid guarantee "
+        "(--guarantee grid), which needs no operations"
+    )
+
+
+def _describe(settings: Settings, reason: str) -> dict[str, str]:
+    """The guarantee in the stored configuration: kind, soundness in floating point, why not a stronger one."""
+    kind = "sampled" if settings.sample else settings.guarantee
+    arithmetic = {
+        "certified": ARITHMETIC,
+        "lipschitz": "real arithmetic between the grid's points, whose margins are float32 beyond round-off",
+        "grid": "float32 as the network computes, margins beyond round-off",
+        "sampled": "none",
+    }
+    return {"kind": kind, "arithmetic": arithmetic[kind], **({"note": reason} if reason else {})}
+
+
+def _colours(domain: Domain, settings: Settings) -> Colours:
+    """Proofs need the grid for upper bounds only: for pixels of several channels their corners do."""
+    several = domain.members.shape[1] > 1
+    return "corners" if settings.guarantee == "certified" and several else settings.colours
 
 
 def _check_inputs(

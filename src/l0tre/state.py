@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from l0tre.certify.prover import Proof
 from l0tre.exhaustive.partial import Partial
 from l0tre.results import HistoryPoint, ImageBounds
 
@@ -17,6 +18,7 @@ class State:
     Attributes:
         bounds: Bounds of every evaluated input, in the order of ``Problem.images``.
         partials: Position inside the current level, by place in ``bounds``, for inputs that are in the middle of one.
+        proofs: Likewise how far a proof at the current level has come.
         seconds: Work so far, interruptions left out.
         history: Global bounds whenever they changed.
         finished: Whether the search is complete up to ``max_t``.
@@ -24,6 +26,7 @@ class State:
 
     bounds: list[ImageBounds]
     partials: dict[int, Partial] = field(default_factory=dict)
+    proofs: dict[int, Proof] = field(default_factory=dict)
     seconds: float = 0.0
     history: list[HistoryPoint] = field(default_factory=list)
     finished: bool = False

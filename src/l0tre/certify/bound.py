@@ -13,7 +13,7 @@ from l0tre.certify.scene import Scene
 from l0tre.certify.support import NONLINEAR
 from l0tre.certify.worst import cell_table, from_table, near, worst_changes
 
-__all__ = ["Bounds", "bound", "is_proved"]
+__all__ = ["Bounds", "bound", "input_ranges", "is_proved"]
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,17 @@ def is_proved(scene: Scene, nodes: Nodes, margins: Tensor) -> Tensor:
     return ((margins > scene.slack[nodes.image]) & torch.isfinite(margins)).all(1)
 
 
-def _relaxations(scene: Scene, nodes: Nodes, row_bytes: int) -> dict[int, Lines]:
-    """The lines of every nonlinear operation, each from the ranges of the layers before it."""
+def input_ranges(scene: Scene, nodes: Nodes, row_bytes: int) -> dict[int, Interval]:
+    """The ranges of what nonlinear operations read, by their source's position, each ``[nodes, *shape]``."""
+    kept: dict[int, Interval] = {}
+    _relaxations(scene, nodes, row_bytes, kept)
+    return kept
+
+
+def _relaxations(
+    scene: Scene, nodes: Nodes, row_bytes: int, kept: dict[int, Interval] | None = None
+) -> dict[int, Lines]:
+    """The lines of every nonlinear operation, each from the ranges of the layers before it, which ``kept`` receives."""
     plan, graph = scene.plan, scene.plan.graph.nodes
     last = scene.plan.graph.last_use()
     ranges: dict[int, Interval] = {}
@@ -86,6 +95,8 @@ def _relaxations(scene: Scene, nodes: Nodes, row_bytes: int) -> dict[int, Lines]
             _refine(scene, nodes, position, *ranges[position], lines, row_bytes)
         if node.op in NONLINEAR:
             source = node.inputs[0]
+            if kept is not None:
+                kept[source] = ranges[source]
             before, after = scene.base[source][nodes.image], scene.base[position][nodes.image]
             charged = bool(near(scene, nodes)) and position in plan.reach
             lines[position] = relax(node, *ranges[source], before, after, near=charged)

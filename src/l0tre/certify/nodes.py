@@ -114,7 +114,9 @@ def split_boxes(nodes: Nodes, weight: Tensor) -> Nodes:
     Returns:
         Two children for every node, the lower halves first.
     """
-    assert nodes.low is not None and nodes.high is not None and nodes.depth is not None
+    assert nodes.low is not None
+    assert nodes.high is not None
+    assert nodes.depth is not None
     extent = nodes.high - nodes.low
     # Where no value matters to the bound, the longest side does.
     score = extent * (weight.abs() + 1e-9 * weight.abs().amax((1, 2), keepdim=True) + 1e-300)

@@ -1,17 +1,16 @@
 """Proofs for the images of a problem, level by level: what is shared, what is kept between steps."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-import torch
 from torch import Tensor
 
 from l0tre.certify.nodes import Nodes
 from l0tre.certify.plan import Plan, make_plan
 from l0tre.certify.scene import make_scene, table_size
-from l0tre.certify.search import Search, Step
+from l0tre.certify.search import Search
 from l0tre.certify.tree import Tree, make_tree
 from l0tre.domain import Domain
 from l0tre.errors import ModelError
@@ -24,8 +23,6 @@ __all__ = ["ARITHMETIC", "Proof", "Prover", "make_prover"]
 ARITHMETIC = "real arithmetic on the network's float32 weights, by float64 bounds with rounding errors added"
 TABLE_SHARE = 4  # the tables of the first layer take this part of the memory at the most
 IMAGES = {"cpu": 1, "cuda": 64}  # proved together: a GPU needs many nodes at a time, a CPU does not
-
-OnProved = Callable[[int, Nodes, Tensor], None]
 
 
 @dataclass(frozen=True)
@@ -122,11 +119,3 @@ def make_prover(network: Network, domain: Domain, batcher: Batcher, memory: int)
         raise ModelError(f"{network.name} cannot be certified: {network.note or 'its operations are not known'}")
     plan = make_plan(network.exact, domain, network.device)
     return Prover(network, domain, plan, make_tree(domain, network.exact), batcher, memory)
-
-
-def advance(proof: Proof | None, search: Search, row: int, steps: Sequence[Step]) -> Proof:
-    """The proof of one image after some steps of its search."""
-    before = proof or Proof(search.t, Fraction(0), search.total)
-    proved = before.proved + sum((step.shares.get(row, Fraction(0)) for step in steps), Fraction(0))
-    nodes = before.nodes + sum(step.nodes.get(row, 0) for step in steps)
-    return Proof(search.t, proved, search.total, search.left(row), nodes)

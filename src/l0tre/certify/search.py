@@ -208,7 +208,8 @@ class Search:
 
     def _halve(self, nodes: Nodes, bounds: Bounds, rows: Tensor) -> frozenset[int]:
         """Split boxes; returns the images with boxes that are too narrow."""
-        assert nodes.low is not None and nodes.high is not None
+        assert nodes.low is not None
+        assert nodes.high is not None
         widths = self.widths[self.scene.members[nodes.cells - self.scene.tree.slots]]
         narrow = ((nodes.high - nodes.low) / widths).amax((1, 2)) < NARROWEST
         weights = box_weights(self.scene, nodes, bounds.form, rows)

@@ -97,7 +97,8 @@ def _whole(scene: Scene, form: Form) -> tuple[Tensor, Tensor | None]:
 
 def _inside(form: Form, height: int, width: int) -> Tensor:
     """Which positions of each window lie in the input, ``[batch, positions]``."""
-    assert form.top is not None and form.left is not None
+    assert form.top is not None
+    assert form.left is not None
     y = form.top[:, None] + torch.arange(form.size[0], device=form.top.device)
     x = form.left[:, None] + torch.arange(form.size[1], device=form.top.device)
     return (((y >= 0) & (y < height))[:, :, None] & ((x >= 0) & (x < width))[:, None, :]).flatten(1)
@@ -105,7 +106,8 @@ def _inside(form: Form, height: int, width: int) -> Tensor:
 
 def _window_pixels(form: Form, height: int, width: int) -> Tensor:
     """Pixel numbers of each window's positions, ``[batch, positions]``, clamped to the input."""
-    assert form.top is not None and form.left is not None
+    assert form.top is not None
+    assert form.left is not None
     device = form.top.device
     y = (form.top[:, None] + torch.arange(form.size[0], device=device)).clamp(0, height - 1)
     x = (form.left[:, None] + torch.arange(form.size[1], device=device)).clamp(0, width - 1)
@@ -165,7 +167,8 @@ def _slot_changes(scene: Scene, image: Tensor, coefficients: Tensor, local: Tens
 
 def _over_boxes(scene: Scene, nodes: Nodes, form: Form) -> Tensor:
     coefficients = _at_groups(scene, nodes, form)
-    assert nodes.low is not None and nodes.high is not None
+    assert nodes.low is not None
+    assert nodes.high is not None
     members = scene.members[nodes.cells - scene.tree.slots].flatten(1)
     own = F.pad(scene.images[nodes.image], (0, 1)).gather(1, members).view(nodes.low.shape)
     down, up = (nodes.low - own)[:, None], (nodes.high - own)[:, None]

@@ -9,11 +9,10 @@ import typer
 from rich.console import Console
 
 from l0tre import __version__
-from l0tre.api import Verdict, anytime, resume_anytime
-from l0tre.api import verify as verify_one
+from l0tre.api import anytime, resume_anytime
 from l0tre.cli import options as opt
 from l0tre.cli.live import follow, stop_on_signal
-from l0tre.cli.render import show_description, show_snapshot, show_verdict
+from l0tre.cli.render import show_description, show_snapshot
 from l0tre.cli.setup import Choices, prepare
 from l0tre.data import select
 from l0tre.domain import make_domain, make_grid
@@ -39,7 +38,6 @@ app = typer.Typer(
 
 MODEL_HELP = "Network: .onnx, .pt2, package.module:name, file.py:name, or a bundled name (sdnn)."
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
-EXIT_CODES = {"safe": 0, "unsafe": 1, "unknown": 3}
 WITH_RESUME = ("model", "resume", "time_budget", "device", "quiet", "as_json")  # all else is stored in the run
 
 
@@ -84,6 +82,7 @@ def evaluate(
             help="Most groups changed together.", show_default="2; 1 with --sample", rich_help_panel=opt.SEARCH
         ),
     ] = None,
+    guarantee: opt.GuaranteeOption = "auto",
     epsilon: opt.EpsilonOption = 0.25,
     grid: opt.GridOption = "uniform",
     colours: opt.ColoursOption = "grid",
@@ -150,6 +149,7 @@ def evaluate(
                 colours=colours,  # type: ignore[arg-type]
                 sample=sample or 0.0,
                 seed=seed,
+                guarantee=guarantee,  # type: ignore[arg-type]
                 time_budget=time_budget,
                 out=out,
                 stop=stop,
@@ -162,65 +162,6 @@ def evaluate(
         _write_report(out, silent)
     if stopped:
         raise typer.Exit(130)
-
-
-@app.command()
-def verify(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False)],
-    data: opt.DataArgument,
-    radius: Annotated[int, typer.Option(help="At most so many groups change.")],
-    index: Annotated[int, typer.Option(help="Which image of the data, from 0.")] = 0,
-    time_budget: Annotated[
-        float | None,
-        typer.Option("--time-budget", "--timeout", metavar="SECONDS", help="Answer unknown after this time."),
-    ] = None,
-    epsilon: opt.EpsilonOption = 0.25,
-    grid: opt.GridOption = "uniform",
-    colours: opt.ColoursOption = "grid",
-    memory: opt.MemoryOption = None,
-    mean: opt.MeanOption = None,
-    std: opt.StdOption = None,
-    input_shape: opt.InputShapeOption = None,
-    device: opt.DeviceOption = "auto",
-    data_dir: opt.DataDirOption = None,
-    split: opt.SplitOption = "test",
-    scale: opt.ScaleOption = None,
-    resize: opt.ResizeOption = False,
-    groups: opt.GroupsOption = "auto",
-    mask: opt.MaskOption = None,
-    low: opt.LowOption = "0",
-    high: opt.HighOption = "1",
-    quiet: opt.QuietOption = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Can changing at most RADIUS groups change the decision? Exit code 0 safe, 1 unsafe, 3 unknown, 2 error."""
-    opt.check_budget(time_budget)
-    choices = Choices(
-        model, data, mean, std, input_shape, device, data_dir, split, scale, resize, groups, mask, low, high, memory
-    )
-    with stop_on_signal() as stop:
-        network, images, setup = prepare(choices)
-        if radius > setup["domain"].groups:
-            most, unit = setup["domain"].groups, setup["domain"].unit
-            raise ConfigError(f"--radius is {radius}, but only {most} {unit}s may change: give at most {most}")
-        verdict = verify_one(
-            network,
-            select(images, indices=[index]),
-            radius=radius,
-            epsilon=epsilon,
-            grid=grid,
-            colours=colours,
-            time_budget=time_budget,
-            stop=stop,
-            **setup,
-        )
-    if as_json:
-        typer.echo(json.dumps(_verdict_dict(verdict, index)))
-    elif quiet:
-        typer.echo(verdict.answer)
-    else:
-        show_verdict(verdict, Console(highlight=False))
-    raise typer.Exit(EXIT_CODES[verdict.answer])
 
 
 @app.command()
@@ -298,22 +239,3 @@ def _write_report(folder: Path, silent: bool) -> None:
         message = f"no report.html was written: {error}"
     if not silent:
         typer.echo(message)
-
-
-def _verdict_dict(verdict: Verdict, index: int) -> dict[str, Any]:
-    witness = verdict.witness
-    return {
-        "index": index,
-        "answer": verdict.answer,
-        "radius": verdict.radius,
-        "lower": verdict.lower,
-        "upper": verdict.upper,
-        "guarantee": verdict.guarantee,
-        "unit": verdict.unit,
-        "reason": verdict.reason,
-        "witness": None
-        if witness is None
-        else {"label": witness.label, "positions": witness.positions.tolist(), "values": witness.values.tolist()},
-        "seconds": verdict.seconds,
-        "queries": verdict.queries,
-    }

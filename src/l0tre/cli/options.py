@@ -18,6 +18,7 @@ __all__ = [
     "EpsilonOption",
     "GridOption",
     "GroupsOption",
+    "GuaranteeOption",
     "HighOption",
     "InputShapeOption",
     "LowOption",
@@ -89,6 +90,14 @@ LowOption = Annotated[
 ]
 HighOption = Annotated[
     str, typer.Option(metavar="NUMBER|FILE.npy", help="Largest value, before normalisation.", rich_help_panel=DOMAIN)
+]
+GuaranteeOption = Annotated[
+    str,
+    typer.Option(
+        help="What lower bounds hold for: certified (all real values), grid, lipschitz, "
+        "auto (certified where the network allows it, else grid).",
+        rich_help_panel=SEARCH,
+    ),
 ]
 EpsilonOption = Annotated[float, typer.Option(help="Largest spacing of the grid of values.", rich_help_panel=SEARCH)]
 GridOption = Annotated[

@@ -4,13 +4,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from l0tre.api import Verdict
+from l0tre.certify.certificate import Certificate
+from l0tre.certify.check import CheckResult
 from l0tre.domain import Domain
 from l0tre.exhaustive.describe import Description
 from l0tre.model.network import Network
 from l0tre.results import ImageBounds, Snapshot
+from l0tre.verification import Verdict
 
-__all__ = ["show_description", "show_snapshot", "show_verdict"]
+__all__ = ["show_check", "show_description", "show_snapshot", "show_verdict"]
 
 ROWS = 25  # images listed on a terminal; files have them all
 
@@ -59,6 +61,8 @@ def show_snapshot(result: Snapshot, console: Console, *, every: bool = False) ->
     known = "none is claimed: this is a sample" if sampled else f"so many {unit}s can change safely"
     console.print(f"  lower bound  {result.lower:.3f}   {known}")
     console.print(f"               guarantee: {_guarantee(result, settings)}")
+    if note := config.get("guarantee", {}).get("note"):
+        console.print(f"               why not certified: {escape(note)}", soft_wrap=True)
     console.print(f"  upper bound  {result.upper:.3f}   shown by stored adversarial inputs")
     if result.without_witness:
         console.print(
@@ -82,6 +86,8 @@ def _guarantee(result: Snapshot, settings: dict[str, object]) -> str:
     colours = ", corner colours only" if settings["colours"] == "corners" else ""
     if kinds == ["sampled"]:
         return "sampled (nothing is proved)"
+    if kinds in (["certified"], ["lipschitz"]):
+        return f"{kinds[0]} (all real values of the domain)"
     return f"{', '.join(kinds)} ({grid}{colours}; not between its points)"
 
 
@@ -101,10 +107,12 @@ def show_verdict(verdict: Verdict, console: Console) -> None:
     console.print(f"[bold {colour}]{verdict.answer}[/bold {colour}]")
     unit, radius = verdict.unit, verdict.radius
     if verdict.answer == "safe":
+        real = verdict.guarantee in ("certified", "lipschitz")
+        scope = "all real values of the domain" if real else "nothing is claimed between grid points"
         console.print(
-            f"every change of at most {_count(radius, unit)} keeps the decision (guarantee: {verdict.guarantee}; "
-            "nothing is claimed between grid points)"
+            f"every change of at most {_count(radius, unit)} keeps the decision (guarantee: {verdict.guarantee}; {scope})"
         )
+        console.print(f"holds for: {verdict.arithmetic}")
     elif verdict.witness is not None:
         witness = verdict.witness
         console.print(
@@ -115,6 +123,21 @@ def show_verdict(verdict: Verdict, console: Console) -> None:
     else:
         console.print(f"reason: {verdict.reason}; bounds so far: lower {verdict.lower}, upper {verdict.upper}")
     console.print(f"{verdict.seconds:.2f} s, {verdict.queries:,} queries")
+
+
+def show_check(result: CheckResult, proof: Certificate, index: int, console: Console) -> None:
+    """Print what checking a certificate found."""
+    unit = str(proof.about.get("unit", "group"))
+    console.print("[bold green]valid[/bold green]")
+    console.print(
+        f"image {index} stays class {result.label} for every change of at most {_count(result.radius, unit)} "
+        f"(guarantee: certified; all real values of the domain)"
+    )
+    console.print(
+        f"{_count(result.nodes, 'node')} cover every set of {result.radius}, {result.boxes} of them with values split; "
+        f"each was bounded again (smallest margin {result.margin:.4g}; {result.splits} split further)"
+    )
+    console.print(f"{result.seconds:.2f} s")
 
 
 def show_description(network: Network, domain: Domain, description: Description, console: Console) -> None:

@@ -36,12 +36,12 @@ def begin(t: int, images: int, kept: int, device: torch.device) -> Partial:
     return Partial(t, 0, safe, empty_ranking(images, kept, device), empty_ranking(images, kept, device))
 
 
-def advance(partial: Partial, chunk: Chunk) -> Partial:
-    """The state after a chunk that starts at ``partial.position``."""
+def advance(partial: Partial, chunk: Chunk, safe: torch.Tensor | None = None) -> Partial:
+    """The state after a chunk that starts at ``partial.position``; ``safe`` overrules the chunk's own."""
     return Partial(
         partial.t,
         partial.position + len(chunk.sets),
-        partial.safe & chunk.safe.all(1),
+        partial.safe & (chunk.safe if safe is None else safe).all(1),
         update(partial.by_score, chunk, "score"),
         update(partial.by_margin, chunk, "margin"),
     )

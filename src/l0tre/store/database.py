@@ -1,24 +1,41 @@
 """The tables of a run and the translation between rows and results."""
 
+import io
 import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from l0tre.certify.nodes import Nodes
+from l0tre.certify.prover import Proof
 from l0tre.errors import StoreError
 from l0tre.exhaustive.partial import Partial
 from l0tre.exhaustive.ranking import Ranking
 from l0tre.results import Excluded, HistoryPoint, ImageBounds, Witness
 
-__all__ = ["DATABASE", "FORMAT", "connect", "guarded", "read_bounds", "read_excluded", "read_history", "read_partials"]
+__all__ = [
+    "DATABASE",
+    "FORMAT",
+    "connect",
+    "front_bytes",
+    "guarded",
+    "ranking_bytes",
+    "read_bounds",
+    "read_excluded",
+    "read_history",
+    "read_partials",
+    "read_proofs",
+    "witness_columns",
+]
 
 DATABASE = "run.db"
-FORMAT = 1
+FORMAT = 2
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE images (
@@ -43,6 +60,10 @@ CREATE TABLE witnesses (
 CREATE TABLE partials (
     place INTEGER PRIMARY KEY, t INTEGER NOT NULL, position INTEGER NOT NULL, safe INTEGER NOT NULL,
     rankings BLOB NOT NULL
+);
+CREATE TABLE proofs (
+    place INTEGER PRIMARY KEY, t INTEGER NOT NULL, proved TEXT NOT NULL, total TEXT NOT NULL, nodes INTEGER NOT NULL,
+    fronts BLOB NOT NULL
 );
 CREATE INDEX witnesses_of_image ON witnesses (place, id);
 """
@@ -135,6 +156,46 @@ def read_history(connection: sqlite3.Connection) -> list[HistoryPoint]:
 def read_partials(connection: sqlite3.Connection) -> dict[int, Partial]:
     """Positions inside a level, by place of the image."""
     return {row["place"]: _partial(row) for row in connection.execute("SELECT * FROM partials")}
+
+
+def read_proofs(connection: sqlite3.Connection) -> dict[int, Proof]:
+    """Proofs inside a level, by place of the image."""
+    rows = connection.execute("SELECT * FROM proofs")
+    return {
+        row["place"]: Proof(
+            row["t"], Fraction(row["proved"]), int(row["total"]), _fronts(row["fronts"], row["t"]), row["nodes"]
+        )
+        for row in rows
+    }
+
+
+def front_bytes(proof: Proof) -> bytes:
+    """The open nodes of a proof as an .npz archive."""
+    arrays: dict[str, np.ndarray] = {}
+    for nodes in proof.fronts:
+        kind = "cells" if nodes.low is None else "boxes"
+        arrays[f"{kind}_cells"] = nodes.cells.numpy().astype(np.int32)
+        for name in ("low", "high", "depth"):
+            values = getattr(nodes, name)
+            if values is not None:
+                arrays[f"{kind}_{name}"] = values.numpy()
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **arrays)
+    return buffer.getvalue()
+
+
+def _fronts(data: bytes, t: int) -> tuple[Nodes, ...]:
+    fronts = []
+    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+        for kind in ("cells", "boxes"):
+            if f"{kind}_cells" not in arrays:
+                continue
+            cells = torch.from_numpy(arrays[f"{kind}_cells"].astype(np.int64)).reshape(-1, t)
+            rest = [
+                torch.from_numpy(arrays[f"{kind}_{n}"]) for n in ("low", "high", "depth") if f"{kind}_{n}" in arrays
+            ]
+            fronts.append(Nodes(torch.zeros(len(cells), dtype=torch.int64), cells, *rest))
+    return tuple(fronts)
 
 
 def witness_columns(witness: Witness) -> dict[str, Any]:

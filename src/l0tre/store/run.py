@@ -24,12 +24,14 @@ from l0tre.store.database import (
     DATABASE,
     FORMAT,
     connect,
+    front_bytes,
     guarded,
     ranking_bytes,
     read_bounds,
     read_excluded,
     read_history,
     read_partials,
+    read_proofs,
     witness_columns,
 )
 
@@ -71,6 +73,7 @@ class Run:
             return State(
                 bounds,
                 read_partials(self.connection),
+                read_proofs(self.connection),
                 _get(self.connection, "seconds", 0.0),
                 read_history(self.connection),
                 _get(self.connection, "finished", False),
@@ -138,6 +141,14 @@ class Run:
             self.connection.execute(
                 "INSERT OR REPLACE INTO partials VALUES (?, ?, ?, ?, ?)",
                 (place, partial.t, partial.position, int(partial.safe[0]), ranking_bytes(partial)),
+            )
+        proof = state.proofs.get(place)
+        if proof is None:
+            self.connection.execute("DELETE FROM proofs WHERE place = ?", (place,))
+        else:
+            self.connection.execute(
+                "INSERT OR REPLACE INTO proofs VALUES (?, ?, ?, ?, ?, ?)",
+                (place, proof.t, str(proof.proved), str(proof.total), proof.nodes, front_bytes(proof)),
             )
 
 

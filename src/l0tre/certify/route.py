@@ -1,0 +1,137 @@
+"""Proofs level by level for all images, in steps that can be stopped and resumed."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
+
+from torch import Tensor
+
+from l0tre.book import Book
+from l0tre.certify.nodes import Nodes
+from l0tre.certify.prover import Proof, Prover, make_prover
+from l0tre.certify.search import Search, Step
+from l0tre.errors import ModelError
+
+__all__ = ["OnProved", "prove"]
+
+# What is told of proved nodes: the level, the place of the image, the nodes, the bounds of their margins.
+OnProved = Callable[[int, int, Nodes, Tensor], None]
+
+STEP_SECONDS = 1.0  # between two recorded steps
+SLICE_SECONDS = 20.0  # for an image before the next one has its turn; doubled for every further round
+
+
+def prove(book: Book, on_proved: OnProved | None = None) -> Iterator[None]:
+    """Prove that no ``t`` groups change the decision, for ``t`` = 1, 2, ...
+
+    Args:
+        book: The evaluation.
+        on_proved: Told of every proved node.
+
+    Yields:
+        After every recorded step.
+    """
+    problem = book.problem
+    prover = make_prover(problem.network, problem.domain, book.batcher, problem.settings.memory)
+    lessons: dict[int, Tensor] = {}
+    for t in range(1, problem.settings.max_t + 1):
+        book.t = t
+        # What is not proved for t - 1 is not for t: an image with a tie is out.
+        todo = [image for image in book.pending() if book.state.bounds[image].lower == t - 1]
+        level = _Level(book, prover, t, todo, lessons, on_proved)
+        patience = SLICE_SECONDS
+        while todo:
+            size = prover.block(t)
+            for start in range(0, len(todo), size):
+                block = todo[start : start + size]
+                yield from level.visit(block, patience * len(block))
+            todo = [image for image in todo if image not in level.over]
+            patience *= 2
+        lessons = level.lessons
+
+
+class _Level:
+    """One level for all images."""
+
+    def __init__(
+        self,
+        book: Book,
+        prover: Prover,
+        t: int,
+        todo: Sequence[int],
+        hints: dict[int, Tensor],
+        on_proved: OnProved | None,
+    ) -> None:
+        self.book = book
+        self.prover = prover
+        self.t = t
+        self.images = len(todo)
+        self.hints = hints
+        self.on_proved = on_proved
+        self.lessons: dict[int, Tensor] = {}
+        self.over: set[int] = set()
+
+    def visit(self, block: list[int], patience: float) -> Iterator[None]:
+        """Work on some images until their proofs are complete or the time is up."""
+        book, problem = self.book, self.book.problem
+        began = last = time.monotonic()
+        kept = [book.state.proofs.get(image) for image in block]
+        hints = [self.hints.get(image) for image in block]
+        search = self.prover.search(self.t, problem.images[block], problem.labels[block], kept, hints)
+        proofs = [proof or Proof(self.t, Fraction(0), search.total) for proof in kept]
+        while search.open():
+            step = search.step()
+            changed = self._apply(search, block, proofs, step)
+            now = time.monotonic()
+            open_ = [image for image in block if image not in self.over]
+            out_of_time = now - began > patience
+            if now - last >= STEP_SECONDS or changed or out_of_time or not search.open():
+                book.spend(block, now - last, 0)
+                last = now
+                self._keep(search, block, proofs)
+                book.record((*open_, *changed))
+                yield
+            if out_of_time:
+                break
+        for row, image in enumerate(block):
+            lesson = search.lesson(row)
+            if lesson is not None:
+                self.lessons[image] = lesson
+
+    def _apply(self, search: Search, block: list[int], proofs: list[Proof], step: Step) -> list[int]:
+        """Enter what a step found; returns the images whose level is over."""
+        book = self.book
+        for row, changed in step.candidates.items():
+            book.offer(block[row], changed)
+        over = []
+        for row in step.nodes:
+            image, before = block[row], proofs[row]
+            share = step.shares.get(row, Fraction(0))
+            proofs[row] = Proof(self.t, before.proved + share, before.total, (), before.nodes + step.nodes[row])
+            book.spend([image], 0.0, step.nodes[row])
+            if book.state.bounds[image].upper <= self.t:
+                over.append(row)
+            elif row in step.ties or proofs[row].done:
+                book.level_done(image, proofs[row].done)
+                over.append(row)
+        if self.on_proved is not None and len(step.proved):
+            for row in step.proved.image.unique().tolist():
+                own = step.proved.image == row
+                self.on_proved(self.t, block[row], step.proved.pick(own), step.bounds[own])
+        if over:
+            search.drop(over)
+            book.close([block[row] for row in over])
+            self.over.update(block[row] for row in over)
+        return [block[row] for row in over]
+
+    def _keep(self, search: Search, block: list[int], proofs: list[Proof]) -> None:
+        """Keep the open proofs, and the share of the level that is done."""
+        for row, image in enumerate(block):
+            if image not in self.over:
+                proof = proofs[row]
+                fronts = search.left(row)
+                if not fronts:
+                    raise ModelError(f"the proof of image {image} lost parts of the search space: please report this")
+                self.book.state.proofs[image] = Proof(proof.t, proof.proved, proof.total, fronts, proof.nodes)
+        shares = (proof.share for proof in self.book.state.proofs.values() if proof.t == self.t)
+        self.book.share = (len(self.over) + sum(shares)) / self.images

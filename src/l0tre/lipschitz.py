@@ -1,0 +1,7 @@
+"""placeholder"""
+
+from l0tre.book import Book
+
+
+def lipschitz_judge(book: Book):
+    return None
