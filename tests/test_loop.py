@@ -188,7 +188,8 @@ def test_verify_answers() -> None:
     assert unsafe.witness.distance == 3
     unknown = l0tre.verify(network, image, 0, radius=2, time_budget=0.0, memory=SAMPLE_BYTES)
     assert unknown.answer == "unknown"
-    assert "stopped at level" in unknown.reason
+    assert "the time is over at level" in unknown.reason
+    assert unknown.timed_out
     with pytest.raises(ConfigError, match="radius is 0"):
         l0tre.verify(network, image, 0, radius=0)
     with pytest.raises(ConfigError, match="only 3 features"):

@@ -4,10 +4,10 @@ import time
 from collections.abc import Callable, Iterator
 
 from l0tre.book import Book
+from l0tre.certify.judge import lipschitz_judge
 from l0tre.certify.route import OnProved, prove
 from l0tre.errors import ConfigError
 from l0tre.exhaustive.route import attack, exhaust, sample_all
-from l0tre.lipschitz import lipschitz_judge
 from l0tre.problem import Problem
 from l0tre.results import Snapshot
 from l0tre.state import Recorder, State

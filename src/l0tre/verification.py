@@ -138,6 +138,8 @@ def _verdict(problem: Problem, radius: int, last: Snapshot, bounds: ImageBounds,
         answer = "unsafe"
     elif bounds.lower >= radius:
         answer = "safe"
+    elif bounds.blocked and bounds.guarantee == "lipschitz":
+        reason = f"the grid is too coarse for the Lipschitz bound at t = {bounds.blocked}: give a smaller epsilon"
     elif bounds.blocked:
         reason = f"a tie between two classes was met with {bounds.blocked} changed {last.unit}s"
     else:

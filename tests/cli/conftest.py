@@ -14,6 +14,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
 def run(files: Files, tmp_path: Path) -> Path:
     """A run that was stopped after its first step."""
     folder = tmp_path / "run"
-    result = l0tre("evaluate", files.model, files.data, "--out", folder, "--time-budget", "0", "--quiet")
+    words = ("--out", folder, "--time-budget", "0", "--guarantee", "grid", "--quiet")
+    result = l0tre("evaluate", files.model, files.data, *words)
     assert result.code == 0, result
     return folder

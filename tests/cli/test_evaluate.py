@@ -41,8 +41,11 @@ def evaluate_json(*words: str | Path) -> dict[str, Any]:
     return answer
 
 
-def test_json_has_the_documented_keys_and_the_bounds_of_brute_force(files: Files, distances: list[int]) -> None:
-    answer = evaluate_json(files.model, files.data, "--epsilon", "0.5")
+@pytest.mark.parametrize("guarantee", ["grid", "certified"])
+def test_json_has_the_documented_keys_and_the_bounds_of_brute_force(
+    files: Files, distances: list[int], guarantee: str
+) -> None:
+    answer = evaluate_json(files.model, files.data, "--epsilon", "0.5", "--guarantee", guarantee)
     assert set(answer) == {"global", "images", "excluded", "config", "history"}
     wanted = {"lower", "upper", "estimate", "uncertainty", "images", "converged", "excluded"}
     assert wanted <= set(answer["global"])
@@ -53,7 +56,7 @@ def test_json_has_the_documented_keys_and_the_bounds_of_brute_force(files: Files
         assert (image["index"], image["label"]) == (place, files.labels[place])
         assert image["lower"] == distances[place] - 1 == image["upper"] - 1
         assert image["converged"] is True
-        assert image["guarantee"] == "grid"
+        assert image["guarantee"] == guarantee
     for name in ("lower", "upper"):
         assert answer["global"][name] == pytest.approx(np.mean([image[name] for image in answer["images"]]))
     for point in answer["history"]:
@@ -191,7 +194,7 @@ def test_verify_without_time_is_unknown_and_says_why(files: Files, distances: li
     result = l0tre("verify", files.model, files.data, *words)
     assert (result.code, result.err) == (3, "")
     assert "unknown" in result.out
-    assert "reason: stopped at level t = 1 of 2" in result.out
+    assert "reason: the time is over at level t = 1 of 2" in result.out
     answer = json.loads(l0tre("verify", files.model, files.data, *words, "--json").out)
     assert answer["answer"] == "unknown"
     assert answer["reason"]

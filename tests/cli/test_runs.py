@@ -34,7 +34,7 @@ def test_a_run_goes_on_to_the_bounds_of_one_that_was_never_stopped(files: Files,
     assert "stopped before the end" in l0tre("show", run).out
     result = l0tre("evaluate", run, "--resume", "--json")
     assert (result.code, result.err) == (0, "")
-    whole = json.loads(l0tre("evaluate", files.model, files.data, "--json").out)
+    whole = json.loads(l0tre("evaluate", files.model, files.data, "--guarantee", "grid", "--json").out)
     assert essence(json.loads(result.out)) == essence(shown(run)) == essence(whole)
     assert json.loads((run / "result.json").read_text())["global"]["finished"] is True
     assert shown(run)["global"]["queries"] > stopped["global"]["queries"]
@@ -47,8 +47,24 @@ def test_many_short_sessions_add_up(files: Files, run: Path) -> None:
         sessions += 1
         assert sessions < 100
     assert sessions > 1
-    whole = json.loads(l0tre("evaluate", files.model, files.data, "--json").out)
+    whole = json.loads(l0tre("evaluate", files.model, files.data, "--guarantee", "grid", "--json").out)
     assert essence(shown(run)) == essence(whole)
+
+
+def test_proofs_of_many_short_sessions_add_up(files: Files, tmp_path: Path) -> None:
+    run, sessions = tmp_path / "proofs", 0
+    words = ("--guarantee", "certified", "--max-t", "3")
+    assert l0tre("evaluate", files.model, files.data, *words, "--out", run, "--time-budget", "0", "-q").code == 0
+    bounds = [(0, 100)] * 6
+    while not shown(run)["global"]["finished"]:
+        assert l0tre("evaluate", run, "--resume", "--time-budget", "0", "--quiet").code == 0
+        now = [(image["lower"], image["upper"]) for image in shown(run)["images"]]
+        assert all(a[0] <= b[0] and b[1] <= a[1] for a, b in zip(bounds, now, strict=True))
+        bounds, sessions = now, sessions + 1
+        assert sessions < 200
+    assert sessions > 2
+    whole = json.loads(l0tre("evaluate", files.model, files.data, *words, "--json").out)
+    assert bounds == [(image["lower"], image["upper"]) for image in whole["images"]]
 
 
 def test_going_on_with_a_finished_run_changes_nothing(run: Path) -> None:

@@ -286,7 +286,7 @@ def test_both_ways_give_the_same_evaluation() -> None:
     images = torch.rand(4, *shape, generator=torch.Generator().manual_seed(1))
     network = l0tre.load(module, input_shape=shape, device="cpu")
     black_box = l0tre.load(lambda x: module.eval()(x).detach(), input_shape=shape, device="cpu")
-    one = l0tre.evaluate(network, images, max_t=2, epsilon=0.5)
+    one = l0tre.evaluate(network, images, max_t=2, epsilon=0.5, guarantee="grid")
     two = l0tre.evaluate(black_box, images, max_t=2, epsilon=0.5)
     assert [(i.lower, i.upper) for i in one.images] == [(i.lower, i.upper) for i in two.images]
 

@@ -18,7 +18,7 @@ from l0tre.certify.plan import Plan, conv_backward
 from l0tre.certify.support import ELEMENTWISE
 from l0tre.model.graph import Node
 
-__all__ = ["Form", "carry", "carry_window", "neuron_rows", "window_rows"]
+__all__ = ["Form", "carry", "carry_window", "neuron_rows", "through_linear", "window_rows"]
 
 GetLines = Callable[[int], Lines]
 
@@ -30,8 +30,8 @@ class Form:
     Attributes:
         coefficients: float64 ``[batch, rows, values]``, or of a window ``[batch, rows, channels * height * width]``.
         constant: float64 ``[batch, rows]``.
-        local: float64 ``[batch, rows, pixels]`` (of the window), at most 0: what changing a pixel costs besides, whatever
-            its value; ``None`` for nothing.
+        local: float64 ``[batch, rows, pixels]`` (of the window), at most 0: what changing a pixel costs besides,
+            whatever its value; ``None`` for nothing.
         top: int64 ``[batch]``, first row of each window in the input; ``None`` for whole inputs.
         left: Likewise its first column.
         size: Height and width of the window.
@@ -81,7 +81,7 @@ def carry(plan: Plan, start: int, rows: Tensor, lines: GetLines, changes: int = 
                 rows = rows.new_zeros(*rows.shape[:2], size).scatter_add_(2, index, rows)
             parts = [rows]
         else:
-            parts = _linear(plan, position, node, rows)
+            parts = through_linear(plan, position, node, rows)
         for source, part in zip(node.inputs, parts, strict=True):
             open_[source] = open_[source] + part if source in open_ else part
     if 0 not in open_:  # the rows do not depend on the input
@@ -129,7 +129,7 @@ def _by_sign(rows: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
     return (rows.clamp(min=0) * positive).addcmul_(rows.clamp(max=0), negative)
 
 
-def _linear(plan: Plan, position: int, node: Node, rows: Tensor) -> list[Tensor]:
+def through_linear(plan: Plan, position: int, node: Node, rows: Tensor) -> list[Tensor]:
     """Coefficients of a linear operation's inputs."""
     batch, count, _ = rows.shape
     source = plan.graph.nodes[node.inputs[0]].shape

@@ -83,6 +83,14 @@ def _relaxations(
     boxes = nodes.low is not None
     for position in range(final + 1):
         node = graph[position]
+        if node.op in NONLINEAR:
+            # Before its own range: rows that start behind this operation go through its lines.
+            source = node.inputs[0]
+            if kept is not None:
+                kept[source] = ranges[source]
+            before, after = scene.base[source][nodes.image], scene.base[position][nodes.image]
+            charged = bool(near(scene, nodes)) and position in plan.reach
+            lines[position] = relax(node, *ranges[source], before, after, near=charged)
         exact = position in plan.affine and (boxes or position in scene.tables)
         if not boxes and position in scene.tables:
             ranges[position] = _widen(_look_up(scene, nodes, position), plan.slack[position])
@@ -93,13 +101,6 @@ def _relaxations(
             )
         if position in plan.bounded and not exact:
             _refine(scene, nodes, position, *ranges[position], lines, row_bytes)
-        if node.op in NONLINEAR:
-            source = node.inputs[0]
-            if kept is not None:
-                kept[source] = ranges[source]
-            before, after = scene.base[source][nodes.image], scene.base[position][nodes.image]
-            charged = bool(near(scene, nodes)) and position in plan.reach
-            lines[position] = relax(node, *ranges[source], before, after, near=charged)
         for source in node.inputs:
             if last[source] == position:
                 ranges.pop(source, None)
@@ -164,11 +165,10 @@ def _refine(
     )
     flat_low, flat_high = low.view(len(nodes), -1), high.view(len(nodes), -1)
     open_ = flat_high - flat_low > 4 * plan.slack[position].flatten() if curved else (flat_low < 0) & (flat_high > 0)
-    count = open_.sum(1)
-    if not int(count.max()):
+    if not bool(open_.any()):
         return
     refine = _refine_windows if position in plan.reach else _refine_whole
-    refine(scene, nodes, position, flat_low, flat_high, open_, count, lines, row_bytes)
+    refine(scene, nodes, position, flat_low, flat_high, open_, lines, row_bytes)
 
 
 def _refine_windows(
@@ -178,7 +178,6 @@ def _refine_windows(
     low: Tensor,
     high: Tensor,
     open_: Tensor,
-    count: Tensor,
     lines: dict[int, Lines],
     row_bytes: int,
 ) -> None:
@@ -202,12 +201,12 @@ def _refine_whole(
     low: Tensor,
     high: Tensor,
     open_: Tensor,
-    count: Tensor,
     lines: dict[int, Lines],
     row_bytes: int,
 ) -> None:
     """Neurons that see whole maps, node by node, so that the rows of a node share its lines."""
     most = max(1, row_bytes // _row_bytes(scene, position))
+    count = open_.sum(1)
     order = count.argsort()
     counts = count[order].tolist()
     start = next((place for place, number in enumerate(counts) if number), len(counts))

@@ -1,8 +1,8 @@
 """Linear relaxations: for each nonlinear operation a line below and a line above it on a range.
 
 Everything is written as differences from the image ``x0``: a line ``a z + b`` is kept as its slope ``a`` and its gap
-``a z0 + b - f(z0)`` at the image's own value ``z0``. Constants of the network then drop out of the backward pass, and an
-operation whose range shows it to be linear there has gap 0.
+``a z0 + b - f(z0)`` at the image's own value ``z0``. Constants of the network then drop out of the backward pass, and
+an operation whose range shows it to be linear there has gap 0.
 """
 
 from dataclasses import dataclass
@@ -64,11 +64,11 @@ def relax(node: Node, low: Tensor, high: Tensor, before: Tensor, after: Tensor, 
 def _bend(low: Tensor, high: Tensor, slope: float, before: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """ReLU and leaky ReLU: ``z`` above zero, ``slope * z`` below."""
     still = (low >= 0) | (high <= 0)
-    own = torch.where(low >= 0, 1.0, slope).to(low)
+    own = torch.where(low >= 0, torch.ones_like(low), slope)
     # Every slope in between touches at zero. Either the one that touches at the image's own value too, or the one that
     # is closer over the whole range.
     upper_piece = high > -low if before is None else before > 0
-    touching = torch.where(still, own, torch.where(upper_piece, 1.0, slope).to(low))
+    touching = torch.where(still, own, torch.where(upper_piece, torch.ones_like(low), slope))
     chord = torch.where(still, own, (high - slope * low) / (high - low))
     shift = torch.where(still, torch.zeros_like(low), slope * low - chord * low)
     # A NaN range must not look linear: every comparison with it is false, and its chord is NaN.

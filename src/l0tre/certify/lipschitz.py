@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from l0tre.certify.backward import _linear
+from l0tre.certify.backward import through_linear
 from l0tre.certify.bound import input_ranges
 from l0tre.certify.interval import Interval
 from l0tre.certify.nodes import Nodes
@@ -64,7 +64,7 @@ def axis_gaps(domain: Domain, grid: Tensor) -> Tensor:
     return result.index_put((members.flatten(),), largest.flatten())
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def group_costs(scene: Scene, t: int, gaps: Tensor, budget: int) -> Tensor:
     """What values between grid points can take from a margin, for each group that changes.
 
@@ -133,8 +133,10 @@ def _slopes(scene: Scene, absolute: Plan, nodes: Nodes, row_bytes: int) -> Tenso
         else:
             # Covers the rounding of this operation and of the sums and products since the last one.
             radius = radius + UNIT * _terms(node) * (centre.abs() + radius)
-            middles = _linear(plan, position, node, centre)
-            parts = list(zip(middles, _linear(absolute, position, absolute.graph.nodes[position], radius), strict=True))
+            middles = through_linear(plan, position, node, centre)
+            parts = list(
+                zip(middles, through_linear(absolute, position, absolute.graph.nodes[position], radius), strict=True)
+            )
         for source, (middle, around) in zip(node.inputs, parts, strict=True):
             before = open_.get(source)
             open_[source] = (middle, around) if before is None else (before[0] + middle, before[1] + around)
@@ -185,9 +187,8 @@ def _derivative(node: Node, low: Tensor, high: Tensor) -> Interval:
     """The smallest and the largest derivative of an elementwise operation on ranges."""
     if node.op in ("relu", "leaky_relu"):
         slope = 0.0 if node.op == "relu" else node.number("slope")
-        least, most = min(slope, 1.0), max(slope, 1.0)
-        linear, side = (low >= 0) | (high <= 0), torch.where(low >= 0, 1.0, slope).to(low)
-        return torch.where(linear, side, least), torch.where(linear, side, most)
+        linear, side = (low >= 0) | (high <= 0), torch.where(low >= 0, torch.ones_like(low), slope)
+        return torch.where(linear, side, min(slope, 1.0)), torch.where(linear, side, max(slope, 1.0))
 
     def steepness(z: Tensor) -> Tensor:
         y = z.sigmoid() if node.op == "sigmoid" else z.tanh()

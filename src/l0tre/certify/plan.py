@@ -16,9 +16,9 @@ __all__ = ["Plan", "make_plan"]
 
 WINDOWED = (*ELEMENTWISE, "conv", "scale", "max_pool", "pad")
 # A convolution is written as a matrix if that has at most so many entries, and so many times the work: one product is
-# faster than a product and a sum of patches as long as the matrix is not mostly zeros.
+# faster than a product and a sum of patches as long as the matrix is not mostly zeros, on a GPU even then.
 MATRIX_ENTRIES = 2**22
-MATRIX_WASTE = 8
+MATRIX_WASTE = {"cpu": 8, "cuda": 64}
 # The sum of n products is off by at most about n * 2**-53 of the sum of their absolute values, for any order of
 # summation; 32 covers the chained passes, the lines' own rounding and the widening of the bounds they rest on.
 UNIT = 32 * 2.0**-53
@@ -71,6 +71,7 @@ class Plan:
         reach: What an output sees of the input, for positions that see windows of it: their rows can be carried
             backwards in windows instead of whole maps.
         slack: For each position float64 ``[*shape]``, the largest error that rounding can cause in a bound of it.
+        scores: float64 ``[classes]``, the largest absolute values that the scores can have.
         matrices: Convolutions as matrices, by position and window; filled as they are needed.
     """
 
@@ -80,6 +81,7 @@ class Plan:
     borders: tuple[int, ...]
     reach: dict[int, "Reach"]
     slack: tuple[Tensor, ...]
+    scores: Tensor
     matrices: dict[tuple[int, int, int], Tensor | None] = field(default_factory=dict)
 
     @property
@@ -123,7 +125,7 @@ def make_plan(graph: Graph, domain: Domain, device: torch.device) -> Plan:
         frozenset(affine),
         tuple(sorted(read & affine)),
         reach,
-        _slack(graph, domain, device),
+        *_slack(graph, domain, device),
     )
 
 
@@ -147,20 +149,20 @@ def _reach(node: Node, source: Reach) -> Reach:
     stride, padding, dilation = (node.ints(key) for key in ("stride", "padding", "dilation"))
     axes = range(2)
     step, before = source.stride, source.offset
-    offset = [before[d] - padding[d] * step[d] for d in axes]
-    size = [source.size[d] + dilation[d] * (kernel[d] - 1) * step[d] for d in axes]
-    return Reach((step[0] * stride[0], step[1] * stride[1]), (offset[0], offset[1]), (size[0], size[1]))
+    first = [before[d] - padding[d] * step[d] for d in axes]
+    seen = [source.size[d] + dilation[d] * (kernel[d] - 1) * step[d] for d in axes]
+    return Reach((step[0] * stride[0], step[1] * stride[1]), (first[0], first[1]), (seen[0], seen[1]))
 
 
-def _slack(graph: Graph, domain: Domain, device: torch.device) -> tuple[Tensor, ...]:
-    """Rounding errors of bounds: a multiple of the largest absolute values that a sum can pass through."""
+def _slack(graph: Graph, domain: Domain, device: torch.device) -> tuple[tuple[Tensor, ...], Tensor]:
+    """Rounding errors of bounds, multiples of the largest values that a sum can pass through; and the last of these."""
     largest = torch.maximum(domain.low.abs(), domain.high.abs()).double().to(device).view(1, *domain.shape)
     sizes, values, slack = [64.0], [largest], [UNIT * 64 * largest[0]]
     for node in graph.nodes[1:]:
         values.append(magnitude(node, [values[source] for source in node.inputs]))
         sizes.append(_terms(node, graph) + max(sizes[source] for source in node.inputs))
         slack.append(UNIT * sizes[-1] * values[-1][0])
-    return tuple(slack)
+    return tuple(slack), values[-1].flatten()
 
 
 def _terms(node: Node, graph: Graph) -> float:
@@ -222,7 +224,7 @@ def _matrix(
     inputs = _transposed(node, source, probe, whole)[0].numel()
     outputs = math.prod(shape)
     work = outputs * node.tensors["weight"][0].numel()
-    if outputs * inputs > min(MATRIX_ENTRIES, MATRIX_WASTE * work):
+    if outputs * inputs > min(MATRIX_ENTRIES, MATRIX_WASTE["cuda" if device.type == "cuda" else "cpu"] * work):
         return None
     matrix = torch.empty(outputs, inputs, device=device, dtype=torch.float64)
     size = max(1, 2**22 // outputs)
@@ -245,7 +247,7 @@ def base_values(plan: Plan, images: Tensor) -> dict[int, Tensor]:
         By position, ``[images, *shape]``.
     """
     nodes = plan.graph.nodes
-    kept = {*plan.bounded, len(nodes) - 1, *(p for p, node in enumerate(nodes) if node.op in NONLINEAR)}
+    kept = {*plan.bounded, *plan.borders, len(nodes) - 1, *(p for p, node in enumerate(nodes) if node.op in NONLINEAR)}
     last = plan.graph.last_use()
     values = {0: images.view(-1, *nodes[0].shape)}
     for position, node in enumerate(nodes[1:], start=1):

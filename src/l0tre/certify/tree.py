@@ -1,8 +1,8 @@
 """The tree of cells: sets of groups, halved until they hold one group each.
 
 The tree is laid out as a perfect binary tree of ``depth`` levels below the root, so that cells are plain numbers: the
-root is 1, the halves of cell ``i`` are ``2 i`` and ``2 i + 1``, and the leaf at slot ``s`` is ``2 ** depth + s``. A cell
-is then a contiguous range of slots, and reducing a row of slots to all its cells takes ``depth`` halvings.
+root is 1, the halves of cell ``i`` are ``2 i`` and ``2 i + 1``, and the leaf at slot ``s`` is ``2 ** depth + s``. A
+cell is then a contiguous range of slots, and reducing a row of slots to all its cells takes ``depth`` halvings.
 """
 
 import math
@@ -96,7 +96,7 @@ def _strategy(domain: Domain, graph: Graph | None) -> tuple[Tensor, Halve]:
         points = planar[domain.members.cpu()]
         return (points * real[..., None]).sum(1) / real.sum(1, keepdim=True), _halve_in_space
     weight = _dense_weight(graph)
-    if weight is None or domain.members.shape[1] != 1:
+    if weight is None or domain.members.shape[1] != 1 or not torch.isfinite(weight).all():
         return torch.arange(domain.groups)[:, None].double(), _halve_in_order
     return weight[:, domain.members[:, 0].cpu()].T.double(), _halve_by_direction
 

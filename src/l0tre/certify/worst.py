@@ -46,10 +46,12 @@ def worst_changes(scene: Scene, nodes: Nodes, form: Form, owner: Tensor | None =
     most = int(ranks.max()) + 1
     if most == 1:
         return picked.amin(3).sum(2)
-    if picked.shape[3] < most:
-        picked = F.pad(picked, (0, most - picked.shape[3]))
-    lists = picked.topk(most, 3, largest=False, sorted=True).values
-    return lists.gather(3, ranks[:, None, :, None].expand(-1, lists.shape[1], -1, 1)).sum((2, 3))
+    total = moves.new_zeros(moves.shape[:2])
+    for rank in range(most):
+        least, where = picked.min(3, keepdim=True)
+        total += torch.where((ranks == rank)[:, None], least[..., 0], 0.0).sum(2)
+        picked.scatter_(3, where, 0.0)  # the next rank takes another group, or none
+    return total
 
 
 def cell_table(scene: Scene, nodes: Nodes, form: Form) -> Tensor:
@@ -138,7 +140,8 @@ def _over_windows(scene: Scene, nodes: Nodes, form: Form, owner: Tensor) -> Tens
         if shared:  # a group that was taken is not taken again
             least, where = within.min(2, keepdim=True)
             total += least[:, :, 0]
-            moves = moves.scatter(2, where, 0.0)
+            # If nothing inside is below 0, the first of all places is found, which may lie in another cell.
+            moves = moves.scatter(2, where, torch.where(least < 0, 0.0, moves.gather(2, where)))
         else:
             total += within.amin(2)
     return total

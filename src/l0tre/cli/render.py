@@ -96,6 +96,8 @@ def _state(image: ImageBounds) -> str:
         return "[green]converged[/green]"
     if image.guarantee == "sampled":
         return "sampled" if image.level else "to do"
+    if image.blocked and image.guarantee == "lipschitz":
+        return f"open at t = {image.blocked}"
     if image.blocked:
         return f"tie at t = {image.blocked}"
     return f"t = {image.level} done"

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -39,7 +40,7 @@ def attack(book: Book) -> Iterator[None]:
     book.t = 1
     walk = _Walk(book, 1, None, proves=False)
     done = walk.level.sets
-    todo = [i for i in range(len(book.state.bounds)) if book.state.bounds[i].level < 1 and walk.position(i) < done]
+    todo = [i for i in range(len(book.state.bounds)) if book.state.bounds[i].level < 1 and walk.position(i) <= done]
     yield from walk.run(todo)
 
 
@@ -119,7 +120,8 @@ class _Walk:
             scan = None if closed else scan
             book.close(closed)
             self.keep(block, partial)
-            book.share = (todo.index((block or closed)[0]) + stop / level.sets) / len(todo)
+            if self.proves:
+                book.share = (todo.index((block or closed)[0]) + stop / level.sets) / len(todo)
             book.record((*block, *closed))
             yield
         if block:
@@ -167,4 +169,6 @@ class _Walk:
         book.spend(block, time.monotonic() - began, spent.tolist())
         if self.proves:
             book.close(block)
+        else:  # kept, one past the end: a resumed run need not look again
+            self.keep(block, replace(partial, position=self.level.sets + 1))
         book.record(block)

@@ -76,7 +76,8 @@ def guarantees(snapshot: Snapshot, domain: Domain) -> list[tuple[str, int, str]]
         For each kind of guarantee in the run: its name, the number of images with it, and what it means.
     """
     meaning: dict[Guarantee, str] = {
-        "certified": "The lower bound is proved for all real values of the domain.",
+        "certified": "The lower bound is proved for all real values of the domain, by linear relaxation and branch and "
+        f"bound. The proof holds for {snapshot.config.get('guarantee', {}).get('arithmetic', 'real arithmetic')}.",
         "grid": _grid(snapshot, domain),
         "lipschitz": "The lower bound holds for all real values of the domain, by the grid and a Lipschitz constant of "
         "the network.",
@@ -148,7 +149,13 @@ def remarks(snapshot: Snapshot) -> list[str]:
             f"{counted(snapshot.without_witness, 'image')} without a witness: each counts as {groups + 1:,} "
             f"(all {groups:,} {unit}s and one more) in the mean upper bound and in the estimate."
         )
-    ties = sum(image.blocked > 0 for image in snapshot.images)
+    coarse = sum(image.blocked > 0 and image.guarantee == "lipschitz" for image in snapshot.images)
+    if coarse:
+        found.append(
+            f"{counted(coarse, 'image')} for which the grid is too coarse: between its points the Lipschitz bound allows "
+            "a margin below zero. A smaller epsilon may prove more."
+        )
+    ties = sum(image.blocked > 0 for image in snapshot.images) - coarse
     if ties:
         found.append(
             f"{counted(ties, 'image')} met a tie between two classes (or a difference too small to trust in float32). "

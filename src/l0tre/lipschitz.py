@@ -1,7 +1,0 @@
-"""placeholder"""
-
-from l0tre.book import Book
-
-
-def lipschitz_judge(book: Book):
-    return None

@@ -1,0 +1,160 @@
+"""Nodes: splits lose no set and count none twice; shares count sets exactly."""
+
+import itertools
+import math
+from collections import Counter
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from l0tre.certify.nodes import Nodes, join, root, shares, split_boxes, split_cells
+from l0tre.certify.tree import Tree, make_tree
+from l0tre.domain import make_domain
+from tests.certify.proving import CPU, box_nodes, cell_nodes, groups_of, sets_of
+
+TREES = {
+    "eight": make_tree(make_domain((8,))),
+    "five": make_tree(make_domain((5,))),
+    "masked": make_tree(
+        make_domain((1, 4, 4), mask=torch.rand(4, 4, generator=torch.Generator().manual_seed(3)) < 0.5)
+    ),
+    "blocks": make_tree(make_domain((7,), groups=torch.tensor([0, 0, 1, 2, 3, 3, 4]))),
+    "one": make_tree(make_domain((1,))),
+}
+
+
+def every_node(tree: Tree, t: int, seed: int) -> Nodes:
+    """Many random nodes with a cell to split."""
+    nodes = cell_nodes(tree, t, np.random.default_rng(seed), 40, 0.15)
+    return nodes.pick((tree.sizes[nodes.cells] > 1).any(1))
+
+
+@pytest.mark.parametrize("name", [name for name in TREES if name != "one"])
+@pytest.mark.parametrize("t", [1, 2, 3, 4])
+def test_children_part_the_sets_of_their_parent(name: str, t: int) -> None:
+    tree = TREES[name]
+    nodes = every_node(tree, t, t)
+    children, parent = split_cells(tree, nodes)
+    assert len(children) == len(parent)
+    assert torch.equal(children.image, nodes.image[parent])
+    for row in range(len(nodes)):
+        own = [sets_of(tree, cells) for cells in children.cells[parent == row].tolist()]
+        assert len(own) >= 1
+        assert all(own), "a child stands for nothing"
+        assert Counter(itertools.chain(*own)) == Counter(sets_of(tree, nodes.cells[row].tolist()))
+    for cells in children.cells.tolist():  # equal cells beside each other, others disjoint
+        assert [cell for cell, _ in itertools.groupby(cells)] == list(dict.fromkeys(cells))
+        different = [set(groups_of(tree, cell)) for cell in dict.fromkeys(cells)]
+        assert sum(map(len, different)) == len(set().union(*different))
+
+
+@pytest.mark.parametrize("name", TREES)
+@pytest.mark.parametrize("t", [1, 2, 3, 4])
+def test_splitting_to_the_end_gives_every_set_once(name: str, t: int) -> None:
+    tree = TREES[name]
+    groups = int(tree.sizes[1])
+    if t > groups:
+        return
+    nodes, leaves = root(0, t, CPU), []
+    while len(nodes):
+        single = (tree.sizes[nodes.cells] == 1).all(1)
+        leaves += nodes.pick(single).cells.tolist()
+        nodes = nodes.pick(~single)
+        nodes = split_cells(tree, nodes)[0] if len(nodes) else nodes
+    found = Counter(itertools.chain(*(sets_of(tree, cells) for cells in leaves)))
+    assert found == Counter(itertools.combinations(range(groups), t))
+
+
+@pytest.mark.parametrize("name", TREES)
+@pytest.mark.parametrize("t", [1, 2, 3, 4])
+def test_shares_count_sets(name: str, t: int) -> None:
+    tree = TREES[name]
+    if t > int(tree.sizes[1]):
+        return
+    nodes = cell_nodes(tree, t, np.random.default_rng(t), 25, 0.2)
+    nodes = replace(nodes, image=torch.arange(25) % 3)
+    counted = shares(tree, nodes)
+    assert shares(tree, root(5, t, CPU)) == {5: Fraction(math.comb(int(tree.sizes[1]), t))}
+    for image in range(3):
+        own = nodes.cells[nodes.image == image].tolist()
+        assert counted[image] == sum(len(sets_of(tree, cells)) for cells in own)
+        assert isinstance(counted[image], Fraction)
+
+
+def random_weights(nodes: Nodes, random: torch.Generator) -> Tensor:
+    assert nodes.low is not None
+    weights = torch.randn(nodes.low.shape, dtype=torch.float64, generator=random)
+    weights[: len(nodes) // 2] = 0.0  # nothing matters
+    return weights
+
+
+def test_boxes_are_parted_and_counted() -> None:
+    domain = make_domain((2, 3, 2), groups=torch.tensor([[0, 1], [2, 0], [3, 3]]), low=-1.0, high=0.7)
+    tree, random = make_tree(domain), torch.Generator().manual_seed(0)
+    nodes = box_nodes(tree, domain, 2, np.random.default_rng(0), 12).pick(slice(0, 11))  # the last has no room
+    total = shares(tree, nodes)
+    for depth in range(1, 6):
+        children = split_boxes(nodes, random_weights(nodes, random))
+        assert len(children) == 2 * len(nodes)
+        assert nodes.low is not None
+        assert nodes.high is not None
+        assert children.low is not None
+        assert children.high is not None
+        lower, upper = children.pick(slice(0, len(nodes))), children.pick(slice(len(nodes), None))
+        for half in (lower, upper):
+            assert torch.equal(half.cells, nodes.cells)
+            assert torch.equal(half.image, nodes.image)
+            assert half.depth is not None
+            assert bool((half.depth == depth).all())
+        assert lower.low is not None
+        assert lower.high is not None
+        assert upper.low is not None
+        assert upper.high is not None
+        # They meet in one plane and are else the parent's box.
+        assert torch.equal(lower.low, nodes.low)
+        assert torch.equal(upper.high, nodes.high)
+        cut = (lower.high != nodes.high) | (upper.low != nodes.low)
+        assert bool((cut.flatten(1).sum(1) == 1).all())
+        assert torch.equal(lower.high[cut], upper.low[cut])
+        assert bool(((upper.low[cut] > nodes.low[cut]) & (lower.high[cut] < nodes.high[cut])).all())
+        assert shares(tree, children) == total
+        nodes = children
+
+
+def test_the_value_that_matters_most_is_halved() -> None:
+    low, high = torch.zeros(1, 2, 2, dtype=torch.float64), torch.ones(1, 2, 2, dtype=torch.float64)
+    high[0, 0, 1] = 0.0
+    nodes = Nodes(torch.zeros(1, dtype=torch.int64), torch.tensor([[4, 5]]), low, high, torch.zeros(1))
+    weight = torch.tensor([[[0.1, 9.0], [-0.5, 0.2]]], dtype=torch.float64)
+    upper = split_boxes(nodes, weight).low
+    assert upper is not None
+    assert upper[1].tolist() == [[0.0, 0.0], [0.5, 0.0]]
+
+
+def test_keys_do_not_depend_on_the_order() -> None:
+    cells = [list(cells) for cells in itertools.combinations_with_replacement(range(1, 40), 3)]
+    image = torch.zeros(len(cells), dtype=torch.int64)
+    keys = Nodes(image, torch.tensor(cells)).keys()
+    assert len(keys.unique()) == len(cells)
+    for order in itertools.permutations(range(3)):
+        assert torch.equal(Nodes(image, torch.tensor(cells)[:, list(order)]).keys(), keys)
+
+
+def test_ranks_number_equal_cells() -> None:
+    nodes = Nodes(torch.zeros(2, dtype=torch.int64), torch.tensor([[4, 4, 4, 5], [4, 5, 5, 6]]))
+    assert nodes.ranks().tolist() == [[0, 1, 2, 0], [0, 0, 1, 0]]
+
+
+def test_parts_are_joined_and_picked() -> None:
+    domain = make_domain((5,))
+    boxes = box_nodes(TREES["five"], domain, 2, np.random.default_rng(0), 6)
+    again = join([boxes.pick(slice(0, 2)), boxes.pick(torch.tensor([2, 3])), boxes.pick(torch.arange(6) > 3)])
+    for name in ("image", "cells", "low", "high", "depth"):
+        assert torch.equal(getattr(again, name), getattr(boxes, name))
+    cells = root(1, 3, CPU)
+    assert join([cells, cells]).cells.tolist() == [[1, 1, 1]] * 2
+    assert join([cells, cells]).low is None
