@@ -1,7 +1,6 @@
 """Scenes, nodes and points inside nodes for the tests of the prover, and checks that several of them share."""
 
 import itertools
-import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -246,8 +245,3 @@ def notices(check: Callable[[], None]) -> bool:
     except AssertionError:
         return True
     return False
-
-
-def subsets(groups: int, t: int) -> int:
-    """Number of sets of ``t`` groups."""
-    return math.comb(groups, t)

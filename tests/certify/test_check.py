@@ -151,14 +151,14 @@ def test_the_certificate_to_tamper_with_has_every_kind_of_node() -> None:
 
 def duplicated(certificate: Certificate, row: int) -> Certificate:
     boxed = certificate.box[row] >= 0
-    extra = certificate.low[certificate.box[row]][None], certificate.high[certificate.box[row]][None]
+    again = certificate.box[[row]] if boxed else []
     return replace(
         certificate,
         cells=np.concatenate([certificate.cells, certificate.cells[[row]]]),
         bounds=np.concatenate([certificate.bounds, certificate.bounds[[row]]]),
         box=np.append(certificate.box, len(certificate.low) if boxed else -1).astype(np.int32),
-        low=np.concatenate([certificate.low, extra[0]]) if boxed else certificate.low,
-        high=np.concatenate([certificate.high, extra[1]]) if boxed else certificate.high,
+        low=np.concatenate([certificate.low, certificate.low[again]]) if boxed else certificate.low,
+        high=np.concatenate([certificate.high, certificate.high[again]]) if boxed else certificate.high,
     )
 
 

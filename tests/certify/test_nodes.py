@@ -16,12 +16,11 @@ from l0tre.certify.tree import Tree, make_tree
 from l0tre.domain import make_domain
 from tests.certify.proving import CPU, box_nodes, cell_nodes, groups_of, sets_of
 
+MASK = torch.rand(4, 4, generator=torch.Generator().manual_seed(3)) < 0.5
 TREES = {
     "eight": make_tree(make_domain((8,))),
     "five": make_tree(make_domain((5,))),
-    "masked": make_tree(
-        make_domain((1, 4, 4), mask=torch.rand(4, 4, generator=torch.Generator().manual_seed(3)) < 0.5)
-    ),
+    "masked": make_tree(make_domain((1, 4, 4), mask=MASK)),
     "blocks": make_tree(make_domain((7,), groups=torch.tensor([0, 0, 1, 2, 3, 3, 4]))),
     "one": make_tree(make_domain((1,))),
 }

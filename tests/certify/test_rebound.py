@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from l0tre.certify import check as check_module
+from l0tre.certify.check import spread_of
 from l0tre.certify.check_cover import make_regions, make_tree
 from l0tre.certify.check_lines import make_lines
 from l0tre.certify.rebound import lower_margins, make_bounder
@@ -33,10 +33,11 @@ def test_bounds_hold_at_random_points(kind: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     made = certify(case, 2, seed, stop=0.15)
     assert case.network.exact is not None
-    bounder = make_bounder(case.network.exact, case.image, case.domain, CPU, 2**24)
     tree = make_tree(made, case.domain.groups)
+    order = torch.from_numpy(tree.groups)
+    bounder = make_bounder(case.network.exact, case.image, case.domain, order, CPU, 2**24)
     regions = make_regions(made, tree, case.domain)
-    spread = check_module._spread(regions, tree, case.domain, bounder)
+    spread = spread_of(regions, tree, case.domain, bounder)
     bounds = lower_margins(bounder, spread, case.label)
     for row in range(len(regions)):
         flat = case.image.double().flatten().repeat(300, 1)
@@ -69,9 +70,10 @@ def test_bounds_of_a_linear_network_are_exact() -> None:
     for radius in (1, 2):
         made = certify(case, radius, 0, stop=1.0)
         assert case.network.exact is not None
-        bounder = make_bounder(case.network.exact, case.image, case.domain, CPU, 2**24)
         tree = make_tree(made, case.domain.groups)
-        spread = check_module._spread(make_regions(made, tree, case.domain), tree, case.domain, bounder)
+        order = torch.from_numpy(tree.groups)
+        bounder = make_bounder(case.network.exact, case.image, case.domain, order, CPU, 2**24)
+        spread = spread_of(make_regions(made, tree, case.domain), tree, case.domain, bounder)
         bound = float(lower_margins(bounder, spread, case.label)[0])
         truth = grid_margin(case, radius, 2)
         assert truth - 1e-9 < bound <= truth

@@ -21,18 +21,22 @@ from l0tre.certify.check_cover import (
     ranges,
     whole_ranges,
 )
-from l0tre.certify.rebound import Bounder, Spread, lower_margins, make_bounder, own_margin
+from l0tre.certify.check_least import Boxes, Cells, Spread
+from l0tre.certify.rebound import Bounder, lower_margins, make_bounder, own_margin
 from l0tre.domain import Domain
 from l0tre.errors import CertificateError, DataError
 from l0tre.model.graph import Graph
 from l0tre.model.network import Network
 
-__all__ = ["CheckResult", "check"]
+__all__ = ["CheckResult", "check", "spread_of"]
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 MOST_REGIONS = 2048  # bounded at once
+# Bytes of one step that are of use: on a CPU more leaves the caches, and fresh pages cost more than the arithmetic.
+USEFUL = {"cpu": 2**25, "cuda": 2**32}
+COPIES = 12  # of a region's values that are held at a time
 EXTRA = 64  # regions that the checker may make of one node
 TOLERANCE = 0.25
 
@@ -74,9 +78,9 @@ def check(
 
     The nodes must partition all choices of groups and values, and each is bounded again by other code than the
     prover's, in float64 with round-off taken off; a node for which that is not enough is split, a bounded number of
-    times. The stored bounds are no part of the proof. They are only compared, where nothing was split, to find edited
-    or mixed-up certificates; the prover may bound tighter, so they may be above the checker's by a quarter of its
-    bound and of the margin at the image.
+    times. The stored bounds are no part of the proof. They are only compared, to find edited or mixed-up certificates;
+    the prover may bound tighter, so they may be above the checker's by a quarter of its bound and of the margin at the
+    image, and where they are further above, the node is split too.
 
     Args:
         certificate: What to check.
@@ -95,31 +99,24 @@ def check(
     """
     begin = time.perf_counter()
     graph = _check_subject(certificate, network, image, domain)
-    bounder = make_bounder(graph, image.float(), domain, torch.device(device), memory)
+    tree, device = make_tree(certificate, domain.groups), torch.device(device)
+    useful = min(memory, USEFUL["cuda" if device.type == "cuda" else "cpu"])
+    bounder = make_bounder(graph, image.float(), domain, torch.from_numpy(tree.groups), device, useful)
     own = own_margin(bounder, certificate.label)
     if not own > 0:
         raise CertificateError(
             f"the network does not decide class {certificate.label} for this image (margin {own:.6g}): there is "
             "nothing to certify"
         )
-    tree = make_tree(certificate, domain.groups)
     regions = make_regions(certificate, tree, domain)
     boxed = certificate.box >= 0
     cover_cells(tree, regions.cells, boxed)
     cover_boxes(tree, regions[boxed], domain)
     smallest, splits, done = math.inf, 0, 0
-    for part in _batches(regions, tree, domain, bounder):
+    for part in _batches(regions, tree, bounder):
         # cuDNN may convolve through transforms, whose round-off is not that of sums of products.
         with torch.backends.cudnn.flags(enabled=False):
-            bounds, extra = _prove(part, tree, domain, bounder, certificate.label)
-        stored, kept = certificate.bounds[part.owner], extra == 0
-        most = bounds + TOLERANCE * (abs(bounds) + own) + 1e-6 * (1 + abs(bounds))
-        if (kept & (stored > most)).any():
-            row = int((kept & (stored > most)).argmax())
-            raise CertificateError(
-                f"node {part.owner[row]} is said to keep a margin of {stored[row]:.6g}, the checker finds "
-                f"{bounds[row]:.6g}: the certificate was edited or belongs to something else"
-            )
+            bounds, extra = _prove(part, tree, domain, bounder, certificate, own)
         smallest = min(smallest, float(bounds.min()))
         splits += int(extra.sum())
         done += len(part)
@@ -168,24 +165,28 @@ def _check_subject(certificate: Certificate, network: Network, image: Tensor, do
     return network.exact
 
 
-def _batches(regions: Regions, tree: Tree, domain: Domain, bounder: Bounder) -> Iterator[Regions]:
+def _batches(regions: Regions, tree: Tree, bounder: Bounder) -> Iterator[Regions]:
     """All regions, those of a kind together: single groups, then cells by size."""
     sizes = tree.count[regions.cells].max(1)
     place = np.lexsort((*regions.cells.T[::-1], sizes))
-    values = sum(math.prod(node.shape) for node in bounder.nodes)
-    start = 0
-    while start < len(place):
-        # The largest cell of a batch decides how much each of its regions takes.
-        rows = place[start : start + MOST_REGIONS]
-        lists = sizes[rows] * regions.cells.shape[1] * domain.members.shape[1]
-        fits = np.arange(1, len(rows) + 1) * (values + lists) * 8 * 12 <= bounder.memory
-        rows = rows[: max(1, int(fits.sum()))]
-        yield regions[rows]
-        start += len(rows)
+    step = max(1, min(MOST_REGIONS, 4 * bounder.memory // (8 * COPIES * bounder.values)))
+    for kind in (place[sizes[place] == 1], place[sizes[place] > 1]):
+        for start in range(0, len(kind), step):
+            yield regions[kind[start : start + step]]
 
 
-def _prove(regions: Regions, tree: Tree, domain: Domain, bounder: Bounder, label: int) -> tuple[Floats, Ints]:
-    """Bound regions, and split those for which the bound is not above 0.
+def _prove(
+    regions: Regions, tree: Tree, domain: Domain, bounder: Bounder, certificate: Certificate, own: float
+) -> tuple[Floats, Ints]:
+    """Bound regions, and split those whose bound is not above 0 or far below the stored one.
+
+    Args:
+        regions: All of single groups, or none.
+        tree: The tree of groups.
+        domain: What may change.
+        bounder: The network and the image.
+        certificate: What the regions are from.
+        own: The margin at the image.
 
     Returns:
         The smallest bound of each region's parts and the number of splits, ``[regions]`` each.
@@ -199,8 +200,14 @@ def _prove(regions: Regions, tree: Tree, domain: Domain, bounder: Bounder, label
     pending = [regions]
     while pending:
         part = pending.pop()
-        bounds = lower_margins(bounder, _spread(part, tree, domain, bounder), label).cpu().numpy()
-        proved = np.isfinite(bounds) & (bounds > 0)
+        single = (tree.count[part.cells] == 1).all(1)
+        if single.any() and not single.all():
+            pending += [part[single], part[~single]]
+            continue
+        bounds = lower_margins(bounder, spread_of(part, tree, domain, bounder), certificate.label).cpu().numpy()
+        stored = certificate.bounds[part.owner]
+        most = bounds + TOLERANCE * (abs(bounds) + own) + 1e-6 * (1 + abs(bounds))
+        proved = np.isfinite(bounds) & (bounds > 0) & (stored <= most)
         rows = np.array([place[owner] for owner in part.owner.tolist()], np.int64)
         np.minimum.at(smallest, rows[proved], bounds[proved])
         parts = []
@@ -210,9 +217,15 @@ def _prove(regions: Regions, tree: Tree, domain: Domain, bounder: Bounder, label
             splits[row] += 1
             made[row] += len(parts[-1])
             if not len(parts[-1]) or made[row] > EXTRA:
+                what = f"node {part.owner[failed]}, cells {regions.cells[row].tolist()},"
+                where = f"in one of {made[row]} parts that it was split into"
+                if bounds[failed] > 0:
+                    raise CertificateError(
+                        f"{what} is said to keep a margin of {stored[failed]:.6g}, the checker finds "
+                        f"{bounds[failed]:.6g} {where}: the certificate was edited or belongs to something else"
+                    )
                 raise CertificateError(
-                    f"node {part.owner[failed]}, cells {regions.cells[row].tolist()}, is not proved: the margin may be "
-                    f"as small as {bounds[failed]:.6g} in one of {made[row]} parts that it was split into"
+                    f"{what} is not proved: the margin may be as small as {bounds[failed]:.6g} {where}"
                 )
         if parts:
             whole = _joined(parts)
@@ -246,22 +259,18 @@ def _split(region: Regions, tree: Tree, domain: Domain) -> Regions:
     return Regions(parts, *whole_ranges(tree, parts, domain), np.repeat(region.owner, len(parts)))
 
 
-def _spread(regions: Regions, tree: Tree, domain: Domain, bounder: Bounder) -> Spread:
-    """Regions as the bounding code takes them."""
-    cells, values = regions.cells, len(bounder.image)
-    size = tree.count[cells][:, :, None]
-    item = np.arange(size.max())
-    listed = item < size
-    group = tree.groups[np.where(listed, tree.start[cells][:, :, None] + item, 0)]
-    low, high, used = ranges(domain)
-    alone = (size == 1)[..., None]
-    low = np.where(alone, regions.low[:, :, None], low[group])
-    high = np.where(alone, regions.high[:, :, None], high[group])
-    used = used[group] & listed[..., None]
-    positions = np.where(used, domain.members.cpu().numpy()[group], values)
-    centre = np.append(bounder.image.cpu().numpy(), 0.0)[positions]
-    # A cell that is named twice is one list from which two groups are taken.
+def spread_of(regions: Regions, tree: Tree, domain: Domain, bounder: Bounder) -> Spread:
+    """Regions as the bounding code takes them; all of them of single groups, or none."""
+    cells, image = regions.cells, bounder.own[0].flatten()
+    size = tree.count[cells]
+    if (size == 1).all():
+        group = tree.groups[tree.start[cells]].reshape(-1)
+        used = ranges(domain)[2][group].reshape(len(cells), -1)
+        positions = np.where(used, domain.members.cpu().numpy()[group].reshape(used.shape), len(image))
+        centre = np.append(image.cpu().numpy(), 0.0)[positions]
+        ends = (np.where(used, end.reshape(used.shape) - centre, 0.0) for end in (regions.low, regions.high))
+        return Boxes(*(torch.from_numpy(array).to(image.device) for array in (positions, *ends)))
+    # A cell that is named twice is one range from which two groups are taken.
     repeated = np.diff(cells, axis=1, prepend=0) == 0
     count = np.where(repeated, 0, (cells[:, :, None] == cells[:, None]).sum(2))
-    arrays = (positions, np.where(used, low - centre, 0.0), np.where(used, high - centre, 0.0), listed, count)
-    return Spread(*(torch.from_numpy(array).to(bounder.image.device) for array in arrays))
+    return Cells(*(torch.from_numpy(array).to(image.device) for array in (tree.start[cells], size, count)))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from l0tre.model.graph import Node, run_node
 
-__all__ = ["Lines", "make_lines"]
+__all__ = ["Around", "Lines", "around", "make_lines"]
 
 BISECTIONS = 40  # of the point where a tangent touches: a looser line is as sound as the best one
 
@@ -30,13 +30,46 @@ class Lines:
     index: Tensor | None = None
 
 
-def make_lines(node: Node, low: Tensor, high: Tensor) -> Lines:
+@dataclass(frozen=True)
+class Around:
+    """The same lines in terms of the difference from the image.
+
+    Attributes:
+        maps: float64 ``[4, regions, values]``: slopes of the lower and of the upper lines, then their gaps, that is
+            the line minus the operation at the image's own value.
+        index: As in :class:`Lines`.
+    """
+
+    maps: Tensor
+    index: Tensor | None = None
+
+    def __getitem__(self, rows: Tensor | slice) -> "Around":
+        return Around(self.maps[:, rows], None if self.index is None else self.index[rows])
+
+
+def around(lines: Lines, before: Tensor, after: Tensor) -> Around:
+    """Lines in terms of the difference from an image.
+
+    Args:
+        lines: The lines.
+        before: float64, the image's own values of the operation's input, of any shape.
+        after: Likewise of its output.
+    """
+    own = before.flatten() if lines.index is None else before.flatten()[lines.index]
+    (below, shift_below), (above, shift_above) = lines.lower, lines.upper
+    gaps = (below * own + shift_below - after.flatten(), above * own + shift_above - after.flatten())
+    return Around(torch.stack([below, above, *gaps]), lines.index)
+
+
+def make_lines(node: Node, low: Tensor, high: Tensor, own: Tensor | None = None) -> Lines:
     """Lines that enclose an operation over ranges of its input.
 
     Args:
         node: An operation that is not linear and that :func:`make_bounder` accepts.
         low: float64 ``[regions, *shape]``, smallest values of its input.
         high: Likewise, largest values.
+        own: float64 ``shape``, the image's own values, where most outputs keep theirs: a kink then gets the line that
+            meets it there. Without them it gets the line that is close over the whole range.
 
     Returns:
         The lines, up to a few units in the last place.
@@ -44,10 +77,11 @@ def make_lines(node: Node, low: Tensor, high: Tensor) -> Lines:
     if node.op == "max_pool":
         return _max_lines(node, low, high)
     low, high = low.flatten(1), high.flatten(1)
+    own = None if own is None else own.flatten()
     if node.op == "clip":
-        return _clip_lines(node, low, high)
+        return _clip_lines(node, low, high, own)
     if node.op in ("relu", "leaky_relu"):
-        return _kink_lines(low, high, 0.0 if node.op == "relu" else node.number("slope"))
+        return _kink_lines(low, high, 0.0 if node.op == "relu" else node.number("slope"), own)
     slope, shift = _bend_below(node, low, high)
     # Both functions are symmetric about their value at 0.
     mirrored, mirror = _bend_below(node, -high, -low)
@@ -55,30 +89,30 @@ def make_lines(node: Node, low: Tensor, high: Tensor) -> Lines:
     return Lines((slope, shift), (mirrored, middle - mirror))
 
 
-def _kink_lines(low: Tensor, high: Tensor, slope: float) -> Lines:
+def _kink_lines(low: Tensor, high: Tensor, slope: float, own: Tensor | None) -> Lines:
     """Lines for ``x`` above 0 and ``slope * x`` below."""
     one, flat = torch.ones_like(low), torch.full_like(low, slope)
     straight = torch.where(low >= 0, one, flat)
     split = (low < 0) & (high > 0)
     chord = torch.where(split, (high - slope * low) / torch.where(split, high - low, one), straight)
     chord = chord.clamp(min(slope, 1.0), max(slope, 1.0))
-    through_zero = torch.where(split, torch.where(high > -low, one, flat), straight)
+    through_zero = torch.where(split, torch.where(high > -low if own is None else own > 0, one, flat), straight)
     over = (chord, torch.where(split, high * (1 - chord), 0.0))
     under = (through_zero, torch.zeros_like(low))
     return Lines(under, over) if slope <= 1 else Lines(over, under)
 
 
-def _clip_lines(node: Node, low: Tensor, high: Tensor) -> Lines:
+def _clip_lines(node: Node, low: Tensor, high: Tensor, own: Tensor | None) -> Lines:
     """Lines for ``bottom + relu(x - bottom) - relu(x - top)``."""
     top = node.number("high")
     bottom = min(node.number("low"), top)  # as torch does, where they are the wrong way round
     zero, one = torch.zeros_like(low), torch.ones_like(low)
     under = over = (one, zero)
     if math.isfinite(bottom):
-        lines = _kink_lines(low - bottom, high - bottom, 0.0)
+        lines = _kink_lines(low - bottom, high - bottom, 0.0, None if own is None else own - bottom)
         under, over = ((slope, shift + bottom * (1 - slope)) for slope, shift in (lines.lower, lines.upper))
     if math.isfinite(top):
-        lines = _kink_lines(low - top, high - top, 0.0)
+        lines = _kink_lines(low - top, high - top, 0.0, None if own is None else own - top)
         (up, up_shift), (down, down_shift) = lines.lower, lines.upper
         under = (under[0] - down, under[1] - down_shift + top * down)
         over = (over[0] - up, over[1] - up_shift + top * up)

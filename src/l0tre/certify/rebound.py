@@ -1,15 +1,17 @@
 """Margins of a network over the regions of a certificate, bounded a second time: simple, in float64, on its own.
 
-Every region is bounded by backward linear propagation: a linear form of a layer is rewritten, layer by layer, as a
-linear form of the input that is nowhere larger, and that form is minimised exactly over the region. Linear operations
-are transposed by differentiating the operation itself; the others are enclosed between two lines.
+Every region is bounded by backward linear propagation: a linear form of a layer's difference from its values at the
+image is rewritten, layer by layer, as a form of the input that is nowhere larger, and that form is minimised exactly
+over the region. Linear operations are transposed by differentiating the operation itself; the others are enclosed
+between two lines.
 
 Rounding: the network is a function of real numbers, the bounds are float64. Two magnitudes follow each value through
 the network: ``limit``, which its absolute value never exceeds, and ``terms``, which the sum of the absolute values of
 all products in any linear form of it never exceeds. A form is a nesting of sums, with ``length`` products in all sums
 on the way to the input together at most, so what is computed lies within about ``length * terms * 2**-53`` of the exact
 result. ``slack`` is 32 times that; every bound is moved outwards by it. For the lines: the slopes of an operation are
-at most ``gain``, its intercepts at most ``2 * gain * limit + offset``.
+at most ``gain``, its intercepts at most ``2 * gain * limit + offset``, its own value at most ``gain * limit + offset``,
+so its gaps at most ``4 * gain * limit + 2 * offset``.
 """
 
 import math
@@ -17,43 +19,26 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from l0tre.certify.check_lines import Lines, make_lines
+from l0tre.certify.check_least import Boxes, Cells, Scope, Spread, least, make_scope
+from l0tre.certify.check_lines import Around, around, make_lines
+from l0tre.certify.check_reach import Layers, make_layers
+from l0tre.certify.check_rows import carry, carry_windows
 from l0tre.domain import Domain
 from l0tre.errors import CertificateError
-from l0tre.model.graph import Graph, Node, run, run_node
+from l0tre.model.graph import Graph, Node, run_node
 
-__all__ = ["Bounder", "Spread", "lower_margins", "make_bounder", "own_margin"]
+__all__ = ["Bounder", "lower_margins", "make_bounder", "own_margin"]
 
 LINEAR = frozenset(
     ("conv", "linear", "scale", "reshape", "transpose", "pad", "mean", "avg_pool", "add", "sub", "concat")
 )
 UNIT = 2.0**-53
 SAFETY = 32.0
+COPIES = 12  # of a row that are held at a time
 
 Range = tuple[Tensor, Tensor]
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Regions of inputs: from each of some lists of groups, as many different groups as its count take other values.
-
-    Attributes:
-        positions: int64 ``[regions, lists, groups, width]``, positions in the flattened input; the number of input
-            values where nothing is.
-        low: float64, likewise, smallest value minus that of the image; 0 where nothing is.
-        high: float64, likewise, largest value minus that of the image.
-        listed: bool ``[regions, lists, groups]``, whether there is a group.
-        count: int64 ``[regions, lists]``, how many groups of the list change.
-    """
-
-    positions: Tensor
-    low: Tensor
-    high: Tensor
-    listed: Tensor
-    count: Tensor
 
 
 @dataclass(frozen=True)
@@ -61,30 +46,38 @@ class Bounder:
     """A network, an image and magnitudes for the round-off, ready for :func:`lower_margins`.
 
     Attributes:
-        nodes: The network in float64.
-        image: float64 ``[values]``.
-        at_zero: The value of every linear operation for inputs of zeros, float64 ``[values]``; empty for the others.
+        layers: The network in float64.
+        scope: What may change, around the image.
+        own: For every node, float64 ``shape``: its values at the image.
         limit: For every node, float64 ``shape``: the largest absolute value that it takes in the domain.
         slack: For every node, float64 ``shape``: how far computed bounds can be off.
         memory: Bytes that one step may take, approximately.
     """
 
-    nodes: tuple[Node, ...]
-    image: Tensor
-    at_zero: tuple[Tensor, ...]
+    layers: Layers
+    scope: Scope
+    own: tuple[Tensor, ...]
     limit: tuple[Tensor, ...]
     slack: tuple[Tensor, ...]
     memory: int
 
+    @property
+    def values(self) -> int:
+        """Number of values of all nodes together."""
+        return sum(tensor.numel() for tensor in self.own)
+
 
 @torch.no_grad()
-def make_bounder(graph: Graph, image: Tensor, domain: Domain, device: torch.device, memory: int) -> Bounder:
+def make_bounder(
+    graph: Graph, image: Tensor, domain: Domain, order: Tensor, device: torch.device, memory: int
+) -> Bounder:
     """Prepare a network for bounding.
 
     Args:
         graph: The network in float64.
         image: float32, of the domain's shape, inside the domain.
         domain: What may change.
+        order: int64 ``[groups]``, the groups in the order of the certificate's tree.
         device: Where to compute.
         memory: Bytes that one step may take, approximately.
 
@@ -93,25 +86,23 @@ def make_bounder(graph: Graph, image: Tensor, domain: Domain, device: torch.devi
     """
     nodes = graph.to(device, torch.float64).nodes
     largest = torch.maximum(domain.low.abs(), domain.high.abs()).to(device, torch.float64).reshape(nodes[0].shape)
-    limits, at_zero = [largest], [torch.empty(0, device=device)]
+    own = [image.to(device, torch.float64).reshape(nodes[0].shape)]
     # The value at the image, and twice the limit for its distance from the ends of the range.
-    terms, length = [3 * largest], float(largest.numel())
+    limits, terms, length = [largest], [3 * largest], float(largest.numel())
     slacks = [UNIT * SAFETY * (length + 64) * terms[0]]
     for node in nodes[1:]:
         sources = node.inputs
         length += _length(node, nodes)
         if node.op in LINEAR:
-            zeros = [torch.zeros_like(limits[source])[None] for source in sources]
-            at_zero.append(run_node(node, *zeros).flatten())
             absolute = _absolute(node, with_constants=True)
             limit, term = (run_node(absolute, *(m[s][None] for s in sources))[0] for m in (limits, terms))
         else:
             gain, offset = _steepness(node)
-            at_zero.append(torch.empty(0, device=device))
-            limit, term = limits[sources[0]], terms[sources[0]] + 2 * limits[sources[0]]
+            limit, term = limits[sources[0]], terms[sources[0]] + 4 * limits[sources[0]]
             if node.op == "max_pool":
                 limit, term = (run_node(node, m[None])[0] for m in (limit, term))
-            limit, term = gain * limit + offset, gain * term + offset
+            limit, term = gain * limit + offset, gain * term + 2 * offset
+        own.append(run_node(node, *(own[source][None] for source in sources))[0])
         limits.append(limit)
         terms.append(term)
         slacks.append(UNIT * SAFETY * (length + 64) * term)
@@ -120,8 +111,8 @@ def make_bounder(graph: Graph, image: Tensor, domain: Domain, device: torch.devi
                 f"operation {node.name or node.op} has weights or values that are not finite: nothing can be proved "
                 "about this network"
             )
-    flat = image.to(device, torch.float64).flatten()
-    return Bounder(nodes, flat, tuple(at_zero), tuple(limits), tuple(slacks), memory)
+    scope = make_scope(domain, order, own[0].flatten())
+    return Bounder(make_layers(nodes), scope, tuple(own), tuple(limits), tuple(slacks), memory)
 
 
 def _steepness(node: Node) -> tuple[float, float]:
@@ -159,8 +150,7 @@ def _absolute(node: Node, *, with_constants: bool) -> Node:
 @torch.no_grad()
 def own_margin(bounder: Bounder, label: int) -> float:
     """Lower bound of the label's margin at the image itself, in scores."""
-    x = bounder.image.reshape(1, *bounder.nodes[0].shape)
-    scores = run(Graph(bounder.nodes), x)[0]
+    scores = bounder.own[-1]
     gaps = scores[label] - scores - bounder.slack[-1] - bounder.slack[-1][label]
     gaps[label] = math.inf
     return float(gaps.min())
@@ -178,46 +168,72 @@ def lower_margins(bounder: Bounder, spread: Spread, label: int) -> Tensor:
     Returns:
         float64 ``[regions]``, in scores, round-off taken off; NaN never turns into a number.
     """
-    nodes = bounder.nodes
-    ranges, lines = [_hull(bounder, spread)], dict[int, Lines]()
-    refined = set[int]()
-    finite = torch.ones_like(spread.count[:, 0], dtype=torch.bool)
+    nodes, changes = bounder.layers.nodes, _changes(bounder.scope, spread)
+    ranges, lines = [_hull(bounder, spread)], dict[int, Around]()
+    finite = torch.ones(len(spread), dtype=torch.bool, device=bounder.own[0].device)
     for position, node in enumerate(nodes[1:], start=1):
         if node.op in LINEAR:
             low, high = _interval(node, [ranges[source] for source in node.inputs])
         else:
             source = node.inputs[0]
-            if source not in refined:
-                ranges[source] = _refined(bounder, spread, lines, source, ranges[source], node)
-                refined.add(source)
-            lines[position] = make_lines(node, *ranges[source])
+            if not any(source in nodes[place].inputs for place in lines):
+                ranges[source] = _refined(bounder, spread, lines, source, ranges[source], changes)
+            own = bounder.own[source] if changes and position in bounder.layers.reach else None
+            lines[position] = around(make_lines(node, *ranges[source], own), bounder.own[source], bounder.own[position])
             low, high = (run_node(node, end) for end in ranges[source])
         finite &= torch.isfinite(low).flatten(1).all(1) & torch.isfinite(high).flatten(1).all(1)
         most = bounder.limit[position] + bounder.slack[position]
         low = torch.maximum(low - bounder.slack[position], -most)
         ranges.append((low, torch.minimum(high + bounder.slack[position], most)))
-    classes = math.prod(nodes[-1].shape)
-    forms = -torch.eye(classes, dtype=torch.float64, device=bounder.image.device)
-    forms[:, label] += 1
-    others = [c for c in range(classes) if c != label]
-    regions = len(spread.count)
-    owner = torch.arange(regions, device=forms.device).repeat_interleave(len(others))
-    parts = [
-        _lower(bounder, spread, lines, len(nodes) - 1, forms[others].repeat(regions, 1)[piece], owner[piece])
-        for piece in _pieces(bounder, spread, len(owner))
-    ]
-    slack = bounder.slack[-1].flatten()
-    least = (torch.cat(parts).reshape(regions, -1) - slack[others] - slack[label]).amin(1)
-    return least.where(finite, math.nan)
+    scores, slack = bounder.own[-1].flatten(), bounder.slack[-1].flatten()
+    others = [c for c in range(len(scores)) if c != label]
+    forms = -torch.eye(len(scores), dtype=torch.float64, device=scores.device)[others]
+    forms[:, label] = 1
+    parts = [torch.empty(0, len(others), dtype=torch.float64, device=scores.device)]
+    step = _step(bounder, len(nodes) - 1, len(others))
+    for start in range(0, len(spread), step):
+        some, part = slice(start, start + step), spread[start : start + step]
+        form = carry(
+            bounder.layers,
+            len(nodes) - 1,
+            forms.repeat(len(part), 1, 1),
+            {p: a[some] for p, a in lines.items()},
+            changes,
+        )
+        parts.append(least(bounder.scope, part, form))
+    margins = torch.cat(parts) + scores[label] - scores[others] - slack[others] - slack[label]
+    return margins.amin(1).where(finite, math.nan)
+
+
+def _changes(scope: Scope, spread: Spread) -> int:
+    """Most pixels that change, where regions hold the image and the input has pixels; else 0."""
+    if isinstance(spread, Boxes) or scope.pixels is None:
+        return 0
+    return int(spread.count.sum(1).max()) * scope.pixels.shape[1]
 
 
 def _hull(bounder: Bounder, spread: Spread) -> Range:
     """The smallest box around every region, float64 ``[regions, *input_shape]`` twice."""
-    flat = spread.positions.flatten(1)
-    start = bounder.image.new_zeros(len(flat), len(bounder.image) + 1)
-    ends = (start.scatter(1, flat, end.flatten(1))[:, :-1] + bounder.image for end in (spread.low, spread.high))
-    low, high = (end.reshape(-1, *bounder.nodes[0].shape) for end in ends)
-    return low - bounder.slack[0], high + bounder.slack[0]
+    scope, image = bounder.scope, bounder.own[0].flatten()
+    if isinstance(spread, Boxes):
+        blank = image.new_zeros(len(spread), len(image) + 1)
+        low, high = (blank.scatter(1, spread.positions, end)[:, :-1] + image for end in (spread.low, spread.high))
+    else:
+        low, high = _hull_of_cells(scope, spread, image)
+    shape = (-1, *bounder.own[0].shape)
+    return low.reshape(shape) - bounder.slack[0], high.reshape(shape) + bounder.slack[0]
+
+
+def _hull_of_cells(scope: Scope, cells: Cells, image: Tensor) -> Range:
+    group = torch.arange(len(scope.positions), device=image.device)
+    member = torch.zeros(len(cells), len(group), dtype=torch.bool, device=image.device)
+    for start, size in zip(cells.start.T[..., None], cells.size.T[..., None], strict=True):
+        member |= (group >= start) & (group < start + size)
+    free = torch.zeros(len(cells), len(image) + 1, dtype=torch.bool, device=image.device)
+    for column in scope.positions.T:
+        # No position is in two groups; those past the end are one, of no value.
+        free[:, column] = member
+    return image + scope.low[:-1] * free[:, :-1], image + scope.high[:-1] * free[:, :-1]
 
 
 def _interval(node: Node, ranges: list[Range]) -> Range:
@@ -226,85 +242,93 @@ def _interval(node: Node, ranges: list[Range]) -> Range:
     return centre - radius, centre + radius
 
 
+def _open(bounder: Bounder, position: int, low: Tensor, high: Tensor) -> Tensor:
+    """Values of a node whose lines depend on how tight their ranges are, bool ``[regions, values]``."""
+    result = torch.zeros_like(low, dtype=torch.bool)
+    for node in bounder.layers.nodes:
+        if position not in node.inputs or node.op in LINEAR:
+            continue
+        if node.op in ("relu", "leaky_relu"):
+            result |= (low < 0) & (high > 0)
+        elif node.op == "clip":
+            for kink in (node.number("low"), node.number("high")):
+                result |= (low < kink) & (high > kink)
+        else:
+            result |= high > low
+    return result & (high - low > 8 * bounder.slack[position].flatten())
+
+
 def _refined(
-    bounder: Bounder, spread: Spread, lines: dict[int, Lines], position: int, rough: Range, reader: Node
+    bounder: Bounder, spread: Spread, lines: dict[int, Around], position: int, rough: Range, changes: int
 ) -> Range:
-    """The range of a node's values by backward propagation, where its reader's lines depend on it."""
+    """The range of a node's values by backward propagation, where its readers' lines depend on it."""
     low, high = (end.flatten(1).clone() for end in rough)
-    slack = bounder.slack[position].flatten()
-    wide = high - low > 8 * slack
-    if reader.op in ("relu", "leaky_relu"):
-        wide &= (low < 0) & (high > 0)
-    owner, place = wide.nonzero(as_tuple=True)
-    for piece in _pieces(bounder, spread, len(owner)):
-        rows, values = owner[piece], place[piece]
-        form = low.new_zeros(len(rows), low.shape[1]).scatter(1, values[:, None], 1.0)
-        below = _lower(bounder, spread, lines, position, form, rows) - slack[values]
-        above = slack[values] - _lower(bounder, spread, lines, position, -form, rows)
-        low[rows, values] = torch.maximum(low[rows, values], below)
-        high[rows, values] = torch.minimum(high[rows, values], above)
+    own, slack = bounder.own[position].flatten(), bounder.slack[position].flatten()
+    find = _window_changes if position in bounder.layers.windowed else _whole_changes
+    wide = _open(bounder, position, low, high)
+    for owner, place, fall, rise in find(bounder, spread, lines, position, wide, changes):
+        below, above = own[place] + fall - slack[place], own[place] - rise + slack[place]
+        low[owner, place] = torch.maximum(low[owner, place], below)
+        high[owner, place] = torch.minimum(high[owner, place], above)
     return low.reshape(rough[0].shape), high.reshape(rough[1].shape)
 
 
-def _pieces(bounder: Bounder, spread: Spread, rows: int) -> Iterator[slice]:
-    """Parts of the rows of linear forms that fit the memory."""
-    widest = max(*(math.prod(node.shape) for node in bounder.nodes), spread.positions[:1].numel())
-    step = max(1, bounder.memory // (8 * 12 * widest))
-    return (slice(start, start + step) for start in range(0, rows, step))
+Changes = Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]
 
 
-def _lower(
-    bounder: Bounder, spread: Spread, lines: dict[int, Lines], position: int, form: Tensor, owner: Tensor
-) -> Tensor:
-    """Minima of linear forms of one node's values, round-off not taken off.
-
-    Args:
-        bounder: The network and the image.
-        spread: The regions.
-        lines: Lines of all operations below ``position`` that are not linear.
-        position: Whose values the forms are of.
-        form: float64 ``[rows, values]``.
-        owner: int64 ``[rows]``, the region of each form.
-
-    Returns:
-        float64 ``[rows]``.
-    """
-    total, pending = form.new_zeros(len(form)), {position: form}
-    for place in range(position, 0, -1):
-        if place not in pending:
-            continue
-        node, row = bounder.nodes[place], pending.pop(place)
-        if node.op in LINEAR:
-            total = total + row @ bounder.at_zero[place]
-            steps = _transposed(node, bounder.nodes, row)
-        else:
-            line, up, down = lines[place], row.clamp(min=0), row.clamp(max=0)
-            total = total + (up * line.lower[1][owner] + down * line.upper[1][owner]).sum(1)
-            step = up * line.lower[0][owner] + down * line.upper[0][owner]
-            if line.index is not None:
-                blank = row.new_zeros(len(row), math.prod(bounder.nodes[node.inputs[0]].shape))
-                step = blank.scatter_add(1, line.index[owner], step)
-            steps = [step]
-        for source, part in zip(node.inputs, steps, strict=True):
-            pending[source] = pending[source] + part if source in pending else part
-    gradient = pending[0] if 0 in pending else form.new_zeros(len(form), len(bounder.image))
-    return total + gradient @ bounder.image + _least(spread, gradient, owner)
+def _window_changes(
+    bounder: Bounder, spread: Spread, lines: dict[int, Around], position: int, wide: Tensor, changes: int
+) -> Changes:
+    """Least changes of some values of a map and of their negatives: region, place, and both, part by part."""
+    owner, place = wide.nonzero(as_tuple=True)
+    step = _step(bounder, position, 2)
+    for start in range(0, len(owner), step):
+        who, where = owner[start : start + step], place[start : start + step]
+        form = carry_windows(bounder.layers, position, where, who, lines, changes)
+        yield who, where, *least(bounder.scope, spread[who], form).T
 
 
-def _transposed(node: Node, nodes: tuple[Node, ...], row: Tensor) -> list[Tensor]:
-    """A linear form of an operation's output as forms of its inputs, ``[rows, values]`` each."""
-    zeros = [row.new_zeros(len(row), *nodes[source].shape) for source in node.inputs]
-    back = torch.func.vjp(lambda *inputs: run_node(node, *inputs), *zeros)[1]
-    return [gradient.flatten(1) for gradient in back(row.reshape(len(row), *node.shape))]
+def _whole_changes(
+    bounder: Bounder, spread: Spread, lines: dict[int, Around], position: int, wide: Tensor, changes: int
+) -> Changes:
+    """The same for values that see all of the input; those of a region share its lines."""
+    layers, node = bounder.layers, bounder.layers.nodes[position]
+    number = wide.sum(1)
+    order = number.argsort(descending=True)
+    start, regions = 0, int((number > 0).sum())
+    while start < regions:
+        # Regions with about as many open values go together, filled up with values that are not open.
+        most = int(number[order[start]])
+        who = order[start : min(regions, start + max(1, _step(bounder, position, 2 * most)))]
+        where = wide[who].to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :most]
+        picked, part = {p: a[who] for p, a in lines.items()}, spread[who]
+        size = _step(bounder, position, 2 * len(who))
+        for some in where.split(size, 1):
+            if node.op == "linear" and len(node.shape) == 1:
+                begin, rows = node.inputs[0], node.tensors["weight"][some]
+            else:
+                begin, rows = position, torch.zeros(*some.shape, layers.values(position)).to(wide.device, torch.float64)
+                rows.scatter_(2, some[..., None], 1.0)
+            form = carry(layers, begin, torch.cat([rows, -rows], 1), picked, changes)
+            fall, rise = least(bounder.scope, part, form).chunk(2, 1)
+            keep = wide[who].gather(1, some)
+            yield who[:, None].expand_as(some)[keep], some[keep], fall[keep], rise[keep]
+        start += len(who)
 
 
-def _least(spread: Spread, gradient: Tensor, owner: Tensor) -> Tensor:
-    """Minimum of ``gradient * (x - image)`` over the region of each row, ``[rows]``."""
-    positions = spread.positions[owner]
-    slopes = F.pad(gradient, (0, 1)).gather(1, positions.flatten(1)).reshape(positions.shape)
-    drops = torch.minimum(slopes * spread.low[owner], slopes * spread.high[owner]).sum(3)
-    drops = drops.where(spread.listed[owner], math.inf)
-    most = min(int(spread.count.max()), drops.shape[2])
-    best = drops.topk(most, 2, largest=False).values if most > 1 else drops.amin(2, keepdim=True)
-    taken = torch.arange(most, device=best.device) < spread.count[owner][:, :, None]
-    return best.where(taken, 0.0).sum((1, 2))
+def _step(bounder: Bounder, position: int, rows: int) -> int:
+    """How many batch entries of so many rows, which start at one node, fit the memory."""
+    layers = bounder.layers
+    if position in layers.windowed:
+        height, width = layers.reach[position].size
+        widest = height * width
+        for place in range(position):
+            if place in layers.windowed:
+                seen = layers.reach[place]
+                sides = [max(0, layers.reach[position].size[d] - seen.size[d]) // seen.stride[d] + 1 for d in (0, 1)]
+                widest = max(widest, layers.nodes[place].shape[0] * sides[0] * sides[1])
+        if bounder.scope.place is None:
+            widest = max(widest, layers.values(0))
+    else:
+        widest = max(layers.values(place) for place in range(position + 1))
+    return max(1, bounder.memory // (8 * COPIES * widest * rows))

@@ -11,7 +11,6 @@ __all__ = ["main"]
 def main() -> None:
     """Run ``l0tre``; errors that the user can act on end with one line and exit code 2."""
     try:
-        from l0tre.cli import verify as _  # its commands belong to the app
         from l0tre.cli.app import UsageError, app
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]

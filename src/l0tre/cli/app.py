@@ -3,16 +3,17 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from l0tre import __version__
 from l0tre.api import anytime, resume_anytime
 from l0tre.cli import options as opt
+from l0tre.cli import verify as _verify  # noqa: F401  # its commands belong to the app
 from l0tre.cli.live import follow, stop_on_signal
 from l0tre.cli.render import show_description, show_snapshot
+from l0tre.cli.root import MODEL_HELP, JsonOption, UsageError, app
 from l0tre.cli.setup import Choices, prepare
 from l0tre.data import select
 from l0tre.domain import make_domain, make_grid
@@ -23,37 +24,9 @@ from l0tre.model.load import load
 from l0tre.results import Snapshot
 from l0tre.store import read_inputs, read_snapshot, write_exports
 
-__all__ = ["UsageError", "app"]
+__all__ = ["UsageError", "app"]  # with all commands
 
-# typer brings its own copy of click's exceptions or imports click, depending on its version; this base is in both.
-UsageError: Any = typer.BadParameter.__mro__[1]
-
-app = typer.Typer(
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="How many pixels or features must change before a classifier's decision can change? "
-    "A proved lower bound and a witnessed upper bound.",
-)
-
-MODEL_HELP = "Network: .onnx, .pt2, package.module:name, file.py:name, or a bundled name (sdnn)."
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
 WITH_RESUME = ("model", "resume", "time_budget", "device", "quiet", "as_json")  # all else is stored in the run
-
-
-def _version(asked: bool) -> None:
-    if asked:
-        typer.echo(f"l0tre {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _main(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
-    ] = False,
-) -> None:
-    pass
 
 
 @app.command()

@@ -111,9 +111,8 @@ def show_verdict(verdict: Verdict, console: Console) -> None:
     if verdict.answer == "safe":
         real = verdict.guarantee in ("certified", "lipschitz")
         scope = "all real values of the domain" if real else "nothing is claimed between grid points"
-        console.print(
-            f"every change of at most {_count(radius, unit)} keeps the decision (guarantee: {verdict.guarantee}; {scope})"
-        )
+        kept = f"every change of at most {_count(radius, unit)} keeps the decision"
+        console.print(f"{kept} (guarantee: {verdict.guarantee}; {scope})")
         console.print(f"holds for: {verdict.arithmetic}")
     elif verdict.witness is not None:
         witness = verdict.witness

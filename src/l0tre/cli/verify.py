@@ -13,9 +13,9 @@ from torch import Tensor
 from l0tre.certify.certificate import read_certificate
 from l0tre.certify.check import check as check_proof
 from l0tre.cli import options as opt
-from l0tre.cli.app import MODEL_HELP, JsonOption, app
 from l0tre.cli.live import stop_on_signal
 from l0tre.cli.render import show_check, show_verdict
+from l0tre.cli.root import MODEL_HELP, JsonOption, app
 from l0tre.cli.setup import Choices, prepare
 from l0tre.data import select
 from l0tre.errors import CertificateError, ConfigError

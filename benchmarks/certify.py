@@ -1,0 +1,81 @@
+"""Certified proofs: seconds and nodes an image, ``python -m benchmarks.certify MODEL DATA --radius 3``.
+
+With ``--plain`` every image is proved a second time without charging gaps to pixels, for the ratio of both in one run.
+"""
+
+import argparse
+import time
+from unittest.mock import patch
+
+import torch
+
+import l0tre
+from l0tre.certify import bound
+from l0tre.data import Dataset, select
+
+
+def main() -> None:
+    """Verify the first correctly classified images and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model")
+    parser.add_argument("data")
+    parser.add_argument("--radius", type=int, default=2, help="groups that may change")
+    parser.add_argument("--images", type=int, default=10, help="number of correctly classified images")
+    parser.add_argument("--limit", type=float, default=60.0, help="seconds an image")
+    parser.add_argument("--mean", type=float)
+    parser.add_argument("--std", type=float)
+    parser.add_argument("--resize", action="store_true")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--memory", default="0")
+    parser.add_argument("--plain", action="store_true", help="also without charging gaps to pixels")
+    options = parser.parse_args()
+    mean = None if options.mean is None else [options.mean]
+    std = None if options.std is None else [options.std]
+    network = l0tre.load(options.model, mean=mean, std=std, device=options.device)
+    data = l0tre.load_data(options.data, input_shape=network.input_shape, resize=options.resize)
+    right = _right(network, data, options.images)
+    ways = ("charged", "plain") if options.plain else ("charged",)
+    totals = dict.fromkeys(ways, 0.0)
+    decided = dict.fromkeys(ways, 0)
+    _verify(network, select(data, indices=right[:1]), 1, 5.0, int(options.memory))  # warm up
+    for index in right:
+        cells = [f"image {index:4}"]
+        for way in ways:
+            with (
+                patch.object(bound, "near", lambda *_: 0) if way == "plain" else patch.object(bound, "near", bound.near)
+            ):
+                verdict, seconds = _verify(
+                    network, select(data, indices=[index]), options.radius, options.limit, int(options.memory)
+                )
+            totals[way] += seconds
+            decided[way] += verdict.answer != "unknown"
+            rate = verdict.queries / seconds
+            words = f"{verdict.answer:7} {seconds:8.2f} s {verdict.queries:10,} nodes and queries {rate:9,.0f}/s"
+            cells.append(f"{way}: {words}")
+        print("  ".join(cells), flush=True)
+    for way in ways:
+        print(f"{way}: {decided[way]} of {len(right)} decided, {totals[way] / len(right):.2f} s an image")
+    if options.plain:
+        print(f"plain / charged: {totals['plain'] / totals['charged']:.1f} times the seconds")
+    if network.device.type == "cuda":
+        print(f"peak GPU memory {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB")
+
+
+def _right(network: l0tre.Network, data: Dataset, wanted: int) -> list[int]:
+    """Positions of the first images that the network classifies correctly."""
+    first = select(data, limit=min(len(data.images), 20 * wanted + 100))
+    scores = torch.cat([network.scores(part).cpu() for part in first.images.split(100)])
+    assert first.labels is not None
+    return (scores.argmax(1) == first.labels).nonzero()[:wanted, 0].tolist()
+
+
+def _verify(
+    network: l0tre.Network, image: Dataset, radius: int, limit: float, memory: int
+) -> tuple[l0tre.Verdict, float]:
+    began = time.perf_counter()
+    verdict = l0tre.verify(network, image, radius=radius, time_budget=limit, memory=memory, guarantee="certified")
+    return verdict, time.perf_counter() - began
+
+
+if __name__ == "__main__":
+    main()

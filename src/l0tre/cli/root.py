@@ -1,0 +1,38 @@
+"""The command line's root, to which the commands are added."""
+
+from typing import Annotated, Any
+
+import typer
+
+from l0tre import __version__
+
+__all__ = ["MODEL_HELP", "JsonOption", "UsageError", "app"]
+
+# typer brings its own copy of click's exceptions or imports click, depending on its version; this base is in both.
+UsageError: Any = typer.BadParameter.__mro__[1]
+
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="How many pixels or features must change before a classifier's decision can change? "
+    "A proved lower bound and a witnessed upper bound.",
+)
+
+MODEL_HELP = "Network: .onnx, .pt2, package.module:name, file.py:name, or a bundled name (sdnn)."
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"l0tre {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
