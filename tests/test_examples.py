@@ -37,10 +37,10 @@ def check_bounds(result: l0tre.Snapshot, max_t: int) -> None:
 
 
 def test_every_example_is_tested() -> None:
-    assert sorted(path.stem for path in EXAMPLES.glob("*.py")) == ["black_box", "evaluate_module", "tabular"]
+    assert sorted(path.stem for path in EXAMPLES.glob("*.py")) == ["black_box", "certify", "evaluate_module", "tabular"]
 
 
-@pytest.mark.parametrize("name", ["black_box", "evaluate_module", "tabular"])
+@pytest.mark.parametrize("name", ["black_box", "certify", "evaluate_module", "tabular"])
 def test_example_is_short(name: str) -> None:
     assert len((EXAMPLES / f"{name}.py").read_text(encoding="utf-8").splitlines()) < 60
 
@@ -80,3 +80,18 @@ def test_black_box(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(result.images) + len(result.excluded) == 20
     # Moving a few of 64 pixels all the way must move some digit to another mean.
     assert result.without_witness == 0
+
+
+def test_certify(capsys: pytest.CaptureFixture[str]) -> None:
+    verdict, result = load_example("certify").main()
+    printed = capsys.readouterr().out
+    assert verdict.answer == "safe"
+    assert verdict.guarantee == "certified"
+    assert verdict.lower >= 2
+    assert verdict.witness is None
+    assert "safe for 2 pixels (guarantee: certified)" in printed
+    # The checker established the same claim, with a bound of its own.
+    assert (result.radius, result.label) == (2, 0)
+    assert result.margin > 0
+    assert result.nodes >= 1
+    assert f"{result.nodes:,} parts cover every set of 2 pixels" in printed

@@ -134,7 +134,7 @@ def test_bounds_hold_where_neurons_see_windows(build: str, how: str) -> None:
 @pytest.mark.parametrize("how", DOMAINS)
 def test_gaps_are_charged_to_pixels(how: str) -> None:
     """The cases above would show nothing about charging if none of them charged."""
-    case, rng = wide_case("shallow", how, wide_seed("shallow", how), side=12), np.random.default_rng(0)
+    case, rng = wide_case("shallow", how, wide_seed("shallow", how), side=16), np.random.default_rng(0)
     scene = make(case, 1)
     nodes = cell_nodes(scene.tree, 1, rng, 6, 0.05)
     check_bounds(case, scene, nodes, rng)

@@ -151,7 +151,7 @@ def test_the_certificate_to_tamper_with_has_every_kind_of_node() -> None:
 
 def duplicated(certificate: Certificate, row: int) -> Certificate:
     boxed = certificate.box[row] >= 0
-    again = certificate.box[[row]] if boxed else []
+    again = certificate.box[[row]]
     return replace(
         certificate,
         cells=np.concatenate([certificate.cells, certificate.cells[[row]]]),

@@ -9,7 +9,7 @@ from l0tre.certify.backward import Form, carry, carry_window, neuron_rows, windo
 from l0tre.certify.interval import Interval, step
 from l0tre.certify.lines import Lines, relax
 from l0tre.certify.nodes import Nodes
-from l0tre.certify.scene import Scene
+from l0tre.certify.scene import Scene, table_row
 from l0tre.certify.support import NONLINEAR
 from l0tre.certify.worst import cell_table, from_table, near, worst_changes
 
@@ -25,18 +25,21 @@ class Bounds:
         form: The linear lower bounds of the margins behind them.
         table: For nodes of cells what each cell can take from the margins, see ``worst.cell_table``.
         proved: bool ``[nodes]``: every bound is finite and above its rounding error.
+        signs: What is known now, see ``Nodes.signs``.
     """
 
     margins: Tensor
     form: Form
     table: Tensor | None
     proved: Tensor
+    signs: Tensor | None
 
     def pick(self, rows: Tensor) -> "Bounds":
         """The bounds of some nodes, int64 ``[rows]``."""
         local = None if self.form.local is None else self.form.local[rows]
         form = Form(self.form.coefficients[rows], self.form.constant[rows], local)
-        return Bounds(self.margins[rows], form, None if self.table is None else self.table[rows], self.proved[rows])
+        table, signs = (None if part is None else part[rows] for part in (self.table, self.signs))
+        return Bounds(self.margins[rows], form, table, self.proved[rows], signs)
 
 
 def bound(scene: Scene, nodes: Nodes, row_bytes: int) -> Bounds:
@@ -50,13 +53,13 @@ def bound(scene: Scene, nodes: Nodes, row_bytes: int) -> Bounds:
     Returns:
         The bounds.
     """
-    lines = _relaxations(scene, nodes, row_bytes)
+    lines, signs = _relaxations(scene, nodes, row_bytes)
     end = len(scene.plan.graph.nodes) - 1
     form = carry(scene.plan, end, scene.rows[nodes.image], lines.__getitem__, near(scene, nodes))
     table = cell_table(scene, nodes, form) if nodes.low is None else None
     worst = worst_changes(scene, nodes, form) if table is None else from_table(scene, nodes, table)
     margins = scene.margins[nodes.image] + form.constant + worst
-    return Bounds(margins, form, table, is_proved(scene, nodes, margins))
+    return Bounds(margins, form, table, is_proved(scene, nodes, margins), signs)
 
 
 def is_proved(scene: Scene, nodes: Nodes, margins: Tensor) -> Tensor:
@@ -73,12 +76,16 @@ def input_ranges(scene: Scene, nodes: Nodes, row_bytes: int) -> dict[int, Interv
 
 def _relaxations(
     scene: Scene, nodes: Nodes, row_bytes: int, kept: dict[int, Interval] | None = None
-) -> dict[int, Lines]:
-    """The lines of every nonlinear operation, each from the ranges of the layers before it, which ``kept`` receives."""
+) -> tuple[dict[int, Lines], Tensor | None]:
+    """The lines of every nonlinear operation, each from the ranges of the layers before it, which ``kept`` receives.
+
+    Also gives the signs that are known now, see ``Nodes.signs``.
+    """
     plan, graph = scene.plan, scene.plan.graph.nodes
     last = scene.plan.graph.last_use()
     ranges: dict[int, Interval] = {}
     lines: dict[int, Lines] = {}
+    signs: list[Tensor] = []
     final = max((p for p, node in enumerate(graph) if node.op in NONLINEAR), default=0)
     boxes = nodes.low is not None
     for position in range(final + 1):
@@ -99,12 +106,24 @@ def _relaxations(
             ranges[position] = (
                 _widen(step(node, inputs), plan.slack[position]) if position else _input_range(scene, nodes)
             )
+        if position in plan.signed and nodes.signs is not None:
+            ranges[position] = _with_signs(ranges[position], nodes.signs[:, plan.signed[position]])
         if position in plan.bounded and not exact:
             _refine(scene, nodes, position, *ranges[position], lines, row_bytes)
+        if position in plan.signed:
+            low, high = ranges[position]
+            signs.append(((low >= 0).to(torch.int8) - (high <= 0).to(torch.int8)).flatten(1))
         for source in node.inputs:
             if last[source] == position:
                 ranges.pop(source, None)
-    return lines
+    return lines, torch.cat(signs, 1) if signs else None
+
+
+def _with_signs(values: Interval, signs: Tensor) -> Interval:
+    """Ranges cut at zero where the sign is certain: what holds for a node holds for its parts."""
+    low, high = values
+    signs = signs.view(low.shape)
+    return torch.where(signs > 0, low.clamp(min=0), low), torch.where(signs < 0, high.clamp(max=0), high)
 
 
 def _widen(values: Interval, slack: Tensor) -> Interval:
@@ -139,12 +158,13 @@ def _input_range(scene: Scene, nodes: Nodes) -> Interval:
 
 def _look_up(scene: Scene, nodes: Nodes, position: int) -> Interval:
     """The exact range of a first layer over nodes of cells, from the tables."""
-    table, ranks = scene.tables[position], nodes.ranks()
+    table = scene.tables[position]
+    rows = table_row(scene.tree, nodes.cells, nodes.ranks())
     own = scene.base[position][nodes.image]
     low, high = own.flatten(1).clone(), own.flatten(1).clone()
     for slot in range(nodes.cells.shape[1]):
-        low += table[0, nodes.image, ranks[:, slot], nodes.cells[:, slot]]
-        high -= table[1, nodes.image, ranks[:, slot], nodes.cells[:, slot]]
+        low += table[0, nodes.image, rows[:, slot]]
+        high -= table[1, nodes.image, rows[:, slot]]
     return low.view(own.shape), high.view(own.shape)
 
 
@@ -184,7 +204,7 @@ def _refine_windows(
     """Neurons of a map, of all nodes in one list."""
     plan = scene.plan
     owner, neuron = open_.nonzero(as_tuple=True)
-    size = max(1, row_bytes // _row_bytes(scene, position))
+    size = max(1, row_bytes // _row_bytes(scene, position, nodes.cells.shape[1]))
     for start in range(0, len(owner), size):
         who, which = owner[start : start + size], neuron[start : start + size]
         begin, window = window_rows(plan, position, which)
@@ -205,7 +225,7 @@ def _refine_whole(
     row_bytes: int,
 ) -> None:
     """Neurons that see whole maps, node by node, so that the rows of a node share its lines."""
-    most = max(1, row_bytes // _row_bytes(scene, position))
+    most = max(1, row_bytes // _row_bytes(scene, position, nodes.cells.shape[1]))
     count = open_.sum(1)
     order = count.argsort()
     counts = count[order].tolist()
@@ -250,12 +270,12 @@ def _tighten(
     high[who, which] = torch.minimum(high[who, which], centre - upper + error)
 
 
-def _row_bytes(scene: Scene, position: int) -> int:
+def _row_bytes(scene: Scene, position: int, t: int) -> int:
     """Memory that a pair of rows and its copies take at the widest layer that it passes."""
     plan = scene.plan
     before = [place for place in range(position) if place in plan.bounded or place == 0]
     if position not in plan.reach:
-        return 8 * (12 * max(plan.slack[place].numel() for place in before) + 8 * scene.tree.slots)
+        return 8 * (12 * max(plan.slack[place].numel() for place in before) + (4 * t + 8) * scene.tree.slots)
     own, widest = plan.reach[position], 0
     for place in before:
         seen = plan.reach[place]

@@ -35,7 +35,7 @@ Floats = NDArray[np.float64]
 
 MOST_REGIONS = 2048  # bounded at once
 # Bytes of one step that are of use: on a CPU more leaves the caches, and fresh pages cost more than the arithmetic.
-USEFUL = {"cpu": 2**25, "cuda": 2**32}
+USEFUL = {"cpu": 2**26, "cuda": 2**32}
 COPIES = 12  # of a region's values that are held at a time
 EXTRA = 64  # regions that the checker may make of one node
 TOLERANCE = 0.25

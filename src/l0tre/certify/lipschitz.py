@@ -99,7 +99,7 @@ def group_costs(scene: Scene, t: int, gaps: Tensor, budget: int) -> Tensor:
     for some in images.split(_batch(scene, budget)):
         # The root's only cell holds all groups.
         nodes = Nodes(some, torch.ones(len(some), t, dtype=torch.int64, device=plan.device))
-        slopes = F.pad(_slopes(scene, absolute, nodes, batch_sizes(scene, budget)[1]), (0, 1))
+        slopes = F.pad(_slopes(scene, absolute, nodes, batch_sizes(scene, t, budget)[1]), (0, 1))
         costs[some[:, None], groups] = (slopes[:, members] * halves).sum(2) * MARGIN
     # Not a number somewhere in the network may meet none of the derivatives.
     return costs.masked_fill_(~torch.isfinite(scene.slack).all(1, keepdim=True), math.inf)

@@ -28,6 +28,8 @@ class Nodes:
         low: float64 ``[nodes, t, width]``, smallest values of a box node; ``None`` for nodes of cells.
         high: Largest values, likewise.
         depth: int64 ``[nodes]``, how often the box was halved.
+        signs: int8 ``[nodes, neurons]``, signs of ``Plan.signed`` neurons that are certain, 0 for those that are not;
+            ``None`` if nothing is known.
     """
 
     image: Tensor
@@ -35,18 +37,19 @@ class Nodes:
     low: Tensor | None = None
     high: Tensor | None = None
     depth: Tensor | None = None
+    signs: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.image)
 
     def pick(self, rows: Tensor | slice) -> "Nodes":
         """Some of the nodes, by a mask, numbers or a slice."""
-        parts = (self.low, self.high, self.depth)
+        parts = (self.low, self.high, self.depth, self.signs)
         return Nodes(self.image[rows], self.cells[rows], *(None if p is None else p[rows] for p in parts))
 
     def to(self, device: torch.device) -> "Nodes":
         """The same nodes on another device."""
-        parts = (self.low, self.high, self.depth)
+        parts = (self.low, self.high, self.depth, self.signs)
         moved = (None if p is None else p.to(device) for p in parts)
         return Nodes(self.image.to(device), self.cells.to(device), *moved)
 
@@ -68,10 +71,11 @@ def join(parts: Sequence[Nodes]) -> Nodes:
         return first
 
     def cat(name: str) -> Tensor | None:
-        return None if getattr(first, name) is None else torch.cat([getattr(part, name) for part in parts])
+        values = [getattr(part, name) for part in parts]
+        return None if any(value is None for value in values) else torch.cat(values)
 
     image, cells = (torch.cat([getattr(part, name) for part in parts]) for name in ("image", "cells"))
-    return Nodes(image, cells, cat("low"), cat("high"), cat("depth"))
+    return Nodes(image, cells, cat("low"), cat("high"), cat("depth"), cat("signs"))
 
 
 def root(image: int, t: int, device: torch.device) -> Nodes:
@@ -99,7 +103,8 @@ def split_cells(tree: Tree, nodes: Nodes) -> tuple[Nodes, Tensor]:
     for go_left in range(nodes.cells.shape[1] + 1):
         fits = (go_left <= count) & (tree.sizes[left[:, 0]] >= go_left) & (tree.sizes[right[:, 0]] >= count - go_left)
         cells = torch.where(shared, torch.where(place <= go_left, left, right), nodes.cells)
-        children.append(Nodes(nodes.image[fits], cells[fits]))
+        signs = None if nodes.signs is None else nodes.signs[fits]
+        children.append(Nodes(nodes.image[fits], cells[fits], signs=signs))
         parents.append(fits.nonzero()[:, 0])
     return join(children), torch.cat(parents)
 

@@ -19,6 +19,7 @@ WINDOWED = (*ELEMENTWISE, "conv", "scale", "max_pool", "pad")
 # faster than a product and a sum of patches as long as the matrix is not mostly zeros, on a GPU even then.
 MATRIX_ENTRIES = 2**22
 MATRIX_WASTE = {"cpu": 8, "cuda": 64}
+MOST_SIGNS = 4096  # bytes that an open node keeps of its parent
 # The sum of n products is off by at most about n * 2**-53 of the sum of their absolute values, for any order of
 # summation; 32 covers the chained passes, the lines' own rounding and the widening of the bounds they rest on.
 UNIT = 32 * 2.0**-53
@@ -70,9 +71,12 @@ class Plan:
         borders: Affine positions that others than affine ones read.
         reach: What an output sees of the input, for positions that see windows of it: their rows can be carried
             backwards in windows instead of whole maps.
+        signed: Positions of neurons that see everything and go into ReLUs, with their places in a common row: the
+            signs that a search node knows of them are handed on to its children.
         slack: For each position float64 ``[*shape]``, the largest error that rounding can cause in a bound of it.
         scores: float64 ``[classes]``, the largest absolute values that the scores can have.
         matrices: Convolutions as matrices, by position and window; filled as they are needed.
+        jacobians: The linear maps from the input to affine positions, likewise.
     """
 
     graph: Graph
@@ -80,9 +84,11 @@ class Plan:
     affine: frozenset[int]
     borders: tuple[int, ...]
     reach: dict[int, "Reach"]
+    signed: dict[int, slice]
     slack: tuple[Tensor, ...]
     scores: Tensor
     matrices: dict[tuple[int, int, int], Tensor | None] = field(default_factory=dict)
+    jacobians: dict[int, Tensor] = field(default_factory=dict)
 
     @property
     def device(self) -> torch.device:
@@ -125,8 +131,21 @@ def make_plan(graph: Graph, domain: Domain, device: torch.device) -> Plan:
         frozenset(affine),
         tuple(sorted(read & affine)),
         reach,
+        _signed(nodes, readers - affine - set(reach)),
         *_slack(graph, domain, device),
     )
+
+
+def _signed(nodes: tuple[Node, ...], positions: set[int]) -> dict[int, slice]:
+    places: dict[int, slice] = {}
+    start = 0
+    for position in sorted(positions):
+        bends = all(n.op in ("relu", "leaky_relu") for n in nodes if n.op in NONLINEAR and position in n.inputs)
+        size = math.prod(nodes[position].shape)
+        if bends and start + size <= MOST_SIGNS:
+            places[position] = slice(start, start + size)
+            start += size
+    return places
 
 
 def _windowed(node: Node, nodes: tuple[Node, ...]) -> bool:

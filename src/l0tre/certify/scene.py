@@ -10,7 +10,7 @@ from l0tre.certify.tree import Tree
 from l0tre.domain import Domain
 from l0tre.model.graph import run_node
 
-__all__ = ["Scene", "make_scene", "smallest"]
+__all__ = ["Scene", "make_scene", "smallest", "table_row", "table_size"]
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,9 @@ class Scene:
         rows: ``[images, classes - 1, classes]``, the margins as rows at the output.
         margins: ``[images, classes - 1]``, the images' own margins, label's score minus another one's.
         slack: ``[images, classes - 1]``, what a margin's bound must exceed.
-        tables: For affine positions that others read: ``[2, images, ranks, cells, neurons]``, what the ``rank + 1``-th
-            strongest group of a cell can add to each neuron at the least and, with the sign turned, at the most.
+        tables: For affine positions that others read: ``[2, images, rows, neurons]``, what the ``rank + 1``-th
+            strongest group of a cell can add to each neuron at the least and, with the sign turned, at the most, at
+            :func:`table_row`.
         walked: Affine positions whose ranges follow from those of the input, since a table would be too large.
     """
 
@@ -126,8 +127,9 @@ def make_scene(
 
 def table_size(plan: Plan, tree: Tree, position: int, images: int, ranks: int) -> int:
     """Bytes that the table of a position takes while it is made."""
-    per_image = 2 * ranks * 2 * tree.slots * plan.slack[position].numel()
-    making = (ranks + 4) * 2 * tree.slots * plan.slack[position].numel() + plan.slack[0].numel() * 2
+    neurons, values = plan.slack[position].numel(), plan.slack[0].numel()
+    per_image = 2 * (ranks + 1) * tree.slots * neurons
+    making = 2 * (ranks + 4) * tree.slots * neurons + 2 * values * neurons
     return 8 * (images * per_image + making)
 
 
@@ -170,30 +172,43 @@ def smallest(values: Tensor, ranks: int) -> Tensor:
     """The smallest values of every cell of a tree.
 
     Args:
-        values: ``[..., slots]``, at most 0.
+        values: ``[..., slots, columns]``, at most 0.
         ranks: How many of the smallest to give.
 
     Returns:
-        ``[..., ranks, cells]``, ascending along ``ranks``, 0 where a cell has fewer groups; cell 0 is unused.
+        ``[..., rows, columns]``, at :func:`table_row` of a cell and rank ``r`` its ``r + 1``-th smallest value; 0 where
+        a cell has fewer groups.
     """
-    slots = values.shape[-1]
-    result = values.new_zeros(*values.shape[:-1], ranks, 2 * slots)
-    result[..., 0, slots:] = values
+    slots = values.shape[-2]
+    result = values.new_empty(*values.shape[:-2], (ranks + 1) * slots, values.shape[-1])
+    result[..., slots:, :] = 0.0
+    result[..., slots : 2 * slots, :] = values
+    result[..., 0, :] = 0.0
+
+    def level(rank: int, width: int) -> Tensor:
+        start = width + (rank + 1) * slots if rank else width
+        return result[..., start : start + width, :]
+
     width, filled = slots, 1
     while width > 1:
-        below = result[..., width : 2 * width]
-        first, second = below[..., 0::2], below[..., 1::2]
+        lists = [level(rank, width) for rank in range(filled)]
         width //= 2
-        level = result[..., width : 2 * width]
         # The r-th smallest of two lists is the least, over i + j = r - 1, of the larger of the i-th and the j-th. A
         # list is only filled as far as its cell can have groups.
-        level[..., :filled, :] = torch.minimum(first[..., :filled, :], second[..., :filled, :])
-        for rank in range(1, min(ranks, 2 * filled)):
+        for rank in range(min(ranks, 2 * filled)):
+            target = level(rank, width)
+            if rank < filled:
+                target.copy_(torch.minimum(lists[rank][..., 0::2, :], lists[rank][..., 1::2, :]))
             for i in range(max(0, rank - filled), min(rank, filled)):
-                larger = torch.maximum(first[..., i, :], second[..., rank - 1 - i, :])
-                level[..., rank, :] = torch.minimum(level[..., rank, :], larger)
+                larger = torch.maximum(lists[i][..., 0::2, :], lists[rank - 1 - i][..., 1::2, :])
+                target.copy_(torch.minimum(target, larger))
         filled = min(ranks, 2 * filled)
     return result
+
+
+def table_row(tree: Tree, cells: Tensor, ranks: Tensor) -> Tensor:
+    """Where :func:`smallest` puts a cell's value of a rank; above rank 0 leaves, which hold one group, have none."""
+    return cells + torch.where(ranks > 0, (ranks + 1) * tree.slots, 0)
 
 
 def _jacobian(plan: Plan, position: int) -> Tensor:
@@ -219,16 +234,18 @@ def _jacobian(plan: Plan, position: int) -> Tensor:
 
 def _table(scene: Scene, position: int, ranks: int) -> Tensor:
     """See ``Scene.tables``."""
-    jacobian = _jacobian(scene.plan, position)
+    if position not in scene.plan.jacobians:
+        scene.plan.jacobians[position] = _jacobian(scene.plan, position)
+    jacobian = scene.plan.jacobians[position]
     empty = torch.zeros(1, jacobian.shape[1], dtype=torch.float64, device=jacobian.device)
     columns = torch.cat([jacobian, empty])[scene.members]  # [slots, width, neurons]
-    tables = []
-    for down, up in zip(_in_slots(scene, scene.down), _in_slots(scene, scene.up), strict=True):
+    result = columns.new_empty(2, len(scene.images), (ranks + 1) * scene.tree.slots, columns.shape[2])
+    moves = zip(_in_slots(scene, scene.down), _in_slots(scene, scene.up), strict=True)
+    for image, (down, up) in enumerate(moves):
         first, second = columns * down[..., None], columns * up[..., None]
-        least = torch.minimum(first, second).sum(1)
-        most = torch.maximum(first, second).sum(1)
-        tables.append(torch.stack([smallest(side.T, ranks).permute(1, 2, 0) for side in (least, -most)]))
-    return torch.stack(tables, 1)
+        result[0, image] = smallest(torch.minimum(first, second).sum(1), ranks)
+        result[1, image] = smallest(-torch.maximum(first, second).sum(1), ranks)
+    return result
 
 
 def _in_slots(scene: Scene, values: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from l0tre.certify.nodes import Nodes, join, root, shares, split_boxes, split_ce
 from l0tre.certify.scene import Scene
 from l0tre.certify.worst import box_weights, from_table, worst_inputs
 from l0tre.domain import Domain
+from l0tre.errors import ModelError
 from l0tre.memory import Batcher
 from l0tre.model.network import exact_float32, margins
 
@@ -62,7 +63,7 @@ class Search:
         device = scene.plan.device
         self.low, self.high = domain.low.double().to(device), domain.high.double().to(device)
         self.widths = torch.nn.functional.pad(self.high - self.low, (0, 1), value=1.0)
-        self.batch, self.row_bytes = batch_sizes(scene, budget)
+        self.batch, self.row_bytes = batch_sizes(scene, t, budget)
         self.front = Front()
         self.hints: dict[int, Tensor] = {}
         self.lessons: dict[int, list[Tensor]] = {}
@@ -86,7 +87,7 @@ class Search:
         result = []
         for stack in (self.front.cells, self.front.boxes):
             own = [part.pick(part.image == image) for part in stack]
-            own = [replace(part, image=torch.zeros_like(part.image)) for part in own if len(part)]
+            own = [replace(part, image=torch.zeros_like(part.image), signs=None) for part in own if len(part)]
             if own:
                 result.append(join(own).to(torch.device("cpu")))
         return tuple(result)
@@ -109,8 +110,7 @@ class Search:
         nodes = self._pop()
         if nodes.low is None and self.hints:
             nodes = self._skip(nodes)
-        with exact_float32(self.scene.plan.device):
-            bounds = bound(self.scene, nodes, self.row_bytes)
+        bounds, nodes = self._bound(nodes)
         least, rows = bounds.margins.min(1)
         proved, certain = [nodes.pick(bounds.proved)], [least[bounds.proved]]
         candidates: dict[int, Tensor] = {}
@@ -135,10 +135,27 @@ class Search:
             candidates,
         )
 
+    def _bound(self, nodes: Nodes) -> tuple[Bounds, Nodes]:
+        """Bound nodes; if the device's memory does not do, fewer of them."""
+        while True:
+            try:
+                with exact_float32(self.scene.plan.device):
+                    return bound(self.scene, nodes, self.row_bytes), nodes
+            except torch.OutOfMemoryError as error:
+                if self.batch == 1:
+                    raise ModelError(
+                        "the device has too little memory for a single node: give less --memory to the tables, or use "
+                        "--device cpu"
+                    ) from error
+            torch.cuda.empty_cache()
+            self.batch, self.row_bytes = max(1, self.batch // 2), max(1, self.row_bytes // 2)
+            self._push(nodes.pick(slice(self.batch, len(nodes))))
+            nodes = nodes.pick(slice(0, self.batch))
+
     def _descend(self, nodes: Nodes, bounds: Bounds, proved: list[Nodes], certain: list[Tensor]) -> None:
         """Split nodes; their linear bounds hold for the halves too, which proves some of them by a look-up."""
         assert bounds.table is not None
-        nodes, owner = split_cells(self.scene.tree, nodes)
+        nodes, owner = split_cells(self.scene.tree, replace(nodes, signs=bounds.signs))
         worst = from_table(self.scene, nodes, bounds.table, owner)
         margins = self.scene.margins[nodes.image] + bounds.form.constant[owner] + worst
         safe = is_proved(self.scene, nodes, margins)
@@ -185,10 +202,10 @@ class Search:
 
     def _push(self, nodes: Nodes) -> None:
         """Put children on the stacks; nodes of single groups get the box of all their values."""
+        if not len(nodes):
+            return
         if nodes.low is not None:
             self.front.boxes.append(nodes)
-            return
-        if not len(nodes):
             return
         single = (self.scene.tree.sizes[nodes.cells] == 1).all(1)
         several = nodes.pick(~single)
@@ -199,7 +216,8 @@ class Search:
             cells = self._leaves(alone.cells)
             members = self.scene.members[cells - self.scene.tree.slots]
             low, high = (torch.nn.functional.pad(v, (0, 1))[members] for v in (self.low, self.high))
-            self.front.boxes.append(Nodes(alone.image, cells, low, high, torch.zeros_like(alone.image)))
+            depth = torch.zeros_like(alone.image)
+            self.front.boxes.append(Nodes(alone.image, cells, low, high, depth, alone.signs))
 
     def _leaves(self, cells: Tensor) -> Tensor:
         """The leaf of each cell that holds one group: its group lies at the left edge."""
@@ -214,7 +232,8 @@ class Search:
         narrow = ((nodes.high - nodes.low) / widths).amax((1, 2)) < NARROWEST
         weights = box_weights(self.scene, nodes, bounds.form, rows)
         if not bool(narrow.all()):
-            self._push(split_boxes(nodes.pick(~narrow), weights[~narrow]))
+            wide = replace(nodes, signs=bounds.signs).pick(~narrow)
+            self._push(split_boxes(wide, weights[~narrow]))
         return frozenset(nodes.image[narrow].tolist())
 
     def _witnesses(self, nodes: Nodes, bounds: Bounds, rows: Tensor) -> dict[int, Tensor]:
@@ -231,12 +250,12 @@ class Search:
         return {image: inputs[row] for image, (_, row) in best.items()}
 
 
-def batch_sizes(scene: Scene, budget: int) -> tuple[int, int]:
-    """How many nodes are bounded together, and the memory for their rows in bytes."""
+def batch_sizes(scene: Scene, t: int, budget: int) -> tuple[int, int]:
+    """How many nodes of ``t`` cells are bounded together, and the memory for their rows in bytes."""
     plan = scene.plan
     rows = scene.rows.shape[1]
     widest = max(slack.numel() for slack in plan.slack)
-    per_node = 8 * (12 * plan.neurons + rows * (4 * widest + 8 * scene.tree.slots) + 4 * scene.values)
+    per_node = 8 * (12 * plan.neurons + rows * (5 * widest + (3 * t + 6) * scene.tree.slots) + 4 * scene.values)
     most = 8192 if plan.device.type == "cuda" else 64
     # On a CPU rows that leave its caches are slower.
     useful = 2**33 if plan.device.type == "cuda" else 2**23

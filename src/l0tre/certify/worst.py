@@ -6,7 +6,7 @@ from torch import Tensor
 
 from l0tre.certify.backward import Form
 from l0tre.certify.nodes import Nodes
-from l0tre.certify.scene import Scene, smallest
+from l0tre.certify.scene import Scene, smallest, table_row
 
 __all__ = ["box_weights", "cell_table", "from_table", "near", "worst_changes", "worst_inputs"]
 
@@ -55,9 +55,9 @@ def worst_changes(scene: Scene, nodes: Nodes, form: Form, owner: Tensor | None =
 
 
 def cell_table(scene: Scene, nodes: Nodes, form: Form) -> Tensor:
-    """What every cell can add at the least, for rows of whole inputs: ``[batch, rows, ranks * cells]``."""
+    """What every cell can add at the least, for rows of whole inputs: ``[batch, rows, table rows]``."""
     most = int(nodes.ranks().max()) + 1
-    return smallest(_slot_changes(scene, nodes.image, form.coefficients, form.local), most).flatten(2)
+    return smallest(_slot_changes(scene, nodes.image, form.coefficients, form.local)[..., None], most)[..., 0]
 
 
 def from_table(scene: Scene, nodes: Nodes, table: Tensor, owner: Tensor | None = None) -> Tensor:
@@ -72,7 +72,7 @@ def from_table(scene: Scene, nodes: Nodes, table: Tensor, owner: Tensor | None =
     Returns:
         ``[nodes, rows]``.
     """
-    index = nodes.ranks() * 2 * scene.tree.slots + nodes.cells
+    index = table_row(scene.tree, nodes.cells, nodes.ranks())
     if owner is None:
         return table.gather(2, index[:, None].expand(-1, table.shape[1], -1)).sum(2)
     return table.transpose(1, 2)[owner[:, None], index].sum(1)
