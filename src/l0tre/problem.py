@@ -19,7 +19,7 @@ from l0tre.model.network import Network, margins
 from l0tre.results import Excluded, ImageBounds
 from l0tre.state import State
 
-__all__ = ["GuaranteeWish", "Problem", "Settings", "make_problem", "start"]
+__all__ = ["GuaranteeWish", "Problem", "Settings", "cannot_certify", "make_problem", "start"]
 
 GuaranteeWish = Literal["auto", "certified", "grid", "lipschitz"]
 LIPSCHITZ_MOST = 2  # groups that change together: beyond, the constants are too large to prove anything
@@ -195,9 +195,14 @@ def start(problem: Problem) -> State:
     )
 
 
+def cannot_certify(network: Network) -> str:
+    """Why nothing can be proved about a network for all real values; empty if it can."""
+    return unsupported(network.exact) if network.exact is not None else network.note or "it has no graph"
+
+
 def _decide(network: Network, settings: Settings) -> tuple[Settings, str]:
     """Settle the guarantee; the reason says why the network cannot be certified."""
-    reason = unsupported(network.exact) if network.exact is not None else network.note or "it has no graph"
+    reason = cannot_certify(network)
     if settings.sample or settings.guarantee == "grid":
         return replace(settings, guarantee="grid"), ""
     if not reason:

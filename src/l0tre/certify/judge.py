@@ -6,12 +6,15 @@ import torch
 from torch import Tensor
 
 from l0tre.book import Book
+from l0tre.certify.bound import score_limits
 from l0tre.certify.lipschitz import axis_gaps, group_costs
+from l0tre.certify.nodes import join, root
 from l0tre.certify.prover import make_prover
 from l0tre.certify.scene import make_scene
+from l0tre.certify.search import batch_sizes
+from l0tre.exhaustive.fast import DOUBT
 from l0tre.exhaustive.scan import Chunk, Level
 from l0tre.exhaustive.sets import unrank
-from l0tre.model.network import ROUND_OFF
 
 __all__ = ["lipschitz_judge"]
 
@@ -30,19 +33,23 @@ def lipschitz_judge(book: Book) -> Callable[[Level, Sequence[int], Chunk], Tenso
     memory = problem.settings.memory
     prover = make_prover(problem.network, problem.domain, book.batcher, memory)
     gaps = axis_gaps(problem.domain, problem.grid)
-    # The grid's margins are float32; an error of a score is a share of the largest one, bounded here for all inputs.
-    error = ROUND_OFF * float(prover.plan.scores.max())
-    costs: dict[tuple[int, int], Tensor] = {}
+    costs: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
 
     def judge(level: Level, block: Sequence[int], chunk: Chunk) -> Tensor:
         missing = [image for image in block if (level.t, image) not in costs]
         if missing:
             images, labels = problem.images[missing], problem.labels[missing]
             scene = make_scene(prover.plan, prover.tree, problem.domain, images, labels, level.t, memory // 4)
-            for image, cost in zip(missing, group_costs(scene, level.t, gaps, memory // 2), strict=True):
-                costs[level.t, image] = cost
+            lost = group_costs(scene, level.t, gaps, memory // 2)
+            roots = join([root(row, level.t, images.device) for row in range(len(missing))])
+            # The grid's margins are float32, from windows or whole passes: their errors are a share of the scores.
+            errors = DOUBT * score_limits(scene, roots, batch_sizes(scene, level.t, memory // 2)[1])
+            costs.update(
+                {(level.t, image): pair for image, pair in zip(missing, zip(lost, errors, strict=True), strict=True)}
+            )
         members = unrank(chunk.sets, level.domain.groups, level.t)
-        lost = torch.stack([costs[level.t, image] for image in block])[:, members].sum(2)
-        return chunk.safe & (chunk.margin.double() - lost > error)
+        lost = torch.stack([costs[level.t, image][0] for image in block])[:, members].sum(2)
+        errors = torch.stack([costs[level.t, image][1] for image in block])[:, None]
+        return chunk.safe & (chunk.margin.double() - lost > errors)
 
     return judge

@@ -74,7 +74,6 @@ class Plan:
         signed: Positions of neurons that see everything and go into ReLUs, with their places in a common row: the
             signs that a search node knows of them are handed on to its children.
         slack: For each position float64 ``[*shape]``, the largest error that rounding can cause in a bound of it.
-        scores: float64 ``[classes]``, the largest absolute values that the scores can have.
         matrices: Convolutions as matrices, by position and window; filled as they are needed.
         jacobians: The linear maps from the input to affine positions, likewise.
     """
@@ -86,7 +85,6 @@ class Plan:
     reach: dict[int, "Reach"]
     signed: dict[int, slice]
     slack: tuple[Tensor, ...]
-    scores: Tensor
     matrices: dict[tuple[int, int, int], Tensor | None] = field(default_factory=dict)
     jacobians: dict[int, Tensor] = field(default_factory=dict)
 
@@ -132,7 +130,7 @@ def make_plan(graph: Graph, domain: Domain, device: torch.device) -> Plan:
         tuple(sorted(read & affine)),
         reach,
         _signed(nodes, readers - affine - set(reach)),
-        *_slack(graph, domain, device),
+        _slack(graph, domain, device),
     )
 
 
@@ -173,15 +171,15 @@ def _reach(node: Node, source: Reach) -> Reach:
     return Reach((step[0] * stride[0], step[1] * stride[1]), (first[0], first[1]), (seen[0], seen[1]))
 
 
-def _slack(graph: Graph, domain: Domain, device: torch.device) -> tuple[tuple[Tensor, ...], Tensor]:
-    """Rounding errors of bounds, multiples of the largest values that a sum can pass through; and the last of these."""
+def _slack(graph: Graph, domain: Domain, device: torch.device) -> tuple[Tensor, ...]:
+    """Rounding errors of bounds: a multiple of the largest absolute values that a sum can pass through."""
     largest = torch.maximum(domain.low.abs(), domain.high.abs()).double().to(device).view(1, *domain.shape)
     sizes, values, slack = [64.0], [largest], [UNIT * 64 * largest[0]]
     for node in graph.nodes[1:]:
         values.append(magnitude(node, [values[source] for source in node.inputs]))
         sizes.append(_terms(node, graph) + max(sizes[source] for source in node.inputs))
         slack.append(UNIT * sizes[-1] * values[-1][0])
-    return tuple(slack), values[-1].flatten()
+    return tuple(slack)
 
 
 def _terms(node: Node, graph: Graph) -> float:

@@ -22,8 +22,11 @@ def unsupported(graph: Graph) -> str:
     """Why a graph cannot be bounded, in words that name the operation; empty if it can."""
     for node in graph.nodes[1:]:
         what = node.op
-        if what in SUPPORTED:
+        bent_back = what == "leaky_relu" and node.number("slope") < 0
+        if what in SUPPORTED and not bent_back:
             continue
+        if bent_back:
+            what = "leaky_relu with a negative slope"
         if what == "mul":
             what = "mul (a product of two values that both depend on the input)"
         where = f" ({node.name})" if node.name else ""

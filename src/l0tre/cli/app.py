@@ -21,6 +21,7 @@ from l0tre.errors import ConfigError, MissingExtraError
 from l0tre.exhaustive.describe import describe
 from l0tre.exhaustive.engine import choose_engine
 from l0tre.model.load import load
+from l0tre.problem import cannot_certify
 from l0tre.results import Snapshot
 from l0tre.store import read_inputs, read_snapshot, write_exports
 
@@ -153,11 +154,18 @@ def inspect(
     grid = make_grid(domain, epsilon, colours=colours)  # type: ignore[arg-type]
     engine = choose_engine(network, domain.to(network.device), grid.to(network.device))
     description = describe(engine)
+    why_not = cannot_certify(network)
     if as_json:
-        facts = {"model": model, "input_shape": network.input_shape, "classes": network.classes}
+        facts = {
+            "model": model,
+            "input_shape": network.input_shape,
+            "classes": network.classes,
+            "certifiable": not why_not,
+            "why_not_certifiable": why_not,
+        }
         typer.echo(json.dumps({**facts, "unit": domain.unit, "groups": domain.groups, **asdict(description)}, indent=1))
     else:
-        show_description(network, domain, description, Console(highlight=False))
+        show_description(network, domain, description, why_not, Console(highlight=False))
 
 
 @app.command()

@@ -135,29 +135,35 @@ def show_check(result: CheckResult, proof: Certificate, index: int, console: Con
         f"(guarantee: certified; all real values of the domain)"
     )
     console.print(
-        f"{_count(result.nodes, 'node')} cover every set of {result.radius}, {result.boxes} of them with values split; "
+        f"{_count(result.nodes, 'node')} cover every set of {result.radius}, {result.boxes} of them boxes of values; "
         f"each was bounded again (smallest margin {result.margin:.4g}; {result.splits} split further)"
     )
     console.print(f"{result.seconds:.2f} s")
 
 
-def show_description(network: Network, domain: Domain, description: Description, console: Console) -> None:
-    """Print how a network will be searched."""
+def show_description(
+    network: Network, domain: Domain, description: Description, why_not: str, console: Console
+) -> None:
+    """Print whether a network can be certified, and how its grid will be searched."""
     shape = " x ".join(str(size) for size in network.input_shape)
     console.print(
         f"[bold]{escape(network.name)}[/bold]: input {shape}, {_count(network.classes, 'class')}, "
         f"{_count(domain.groups, domain.unit)}",
         soft_wrap=True,
     )
+    proof = f"no, {why_not}" if why_not else "yes: lower bounds for all real values"
+    console.print(f"certified: {escape(proof)}", soft_wrap=True)
     if not description.windows:
-        console.print("search: whole forward passes for every grid point")
-        console.print(f"why:    {escape(description.reason)}", soft_wrap=True)
+        console.print("grid search: whole forward passes for every grid point")
+        console.print(f"  why:    {escape(description.reason)}", soft_wrap=True)
         return
     levels = ", ".join(str(t) for t in description.levels)
-    console.print(f"search: windows for t = {levels}; whole forward passes for larger t")
-    console.print(f"why:    the network is local up to the last row below, where {description.reason}", soft_wrap=True)
+    console.print(f"grid search: windows for t = {levels}; whole forward passes for larger t")
+    console.print(
+        f"  why:    the network is local up to the last row below, where {description.reason}", soft_wrap=True
+    )
     more = "; more at t = 2 and 3" if len(description.levels) > 1 else ""
-    console.print(f"saving: {description.saving:.1f} times fewer multiplications at t = 1{more}")
+    console.print(f"  saving: {description.saving:.1f} times fewer multiplications at t = 1{more}")
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold underline")
     for name in ("layer", "output", "stride", "one pixel reaches", "share", "receptive field"):
         table.add_column(name, justify="left" if name == "layer" else "right")

@@ -145,6 +145,8 @@ def check(
         model, data, mean, std, input_shape, device, data_dir, split, scale, resize, groups, mask, low, high, memory
     )
     network, images, setup = prepare(choices)
+    if not certificate.is_file():
+        raise ConfigError(f"there is no certificate {certificate}: write one with l0tre verify --certificate")
     try:
         proof = read_certificate(certificate)
         place = index if index is not None else int(proof.about.get("index", 0))

@@ -152,8 +152,8 @@ def remarks(snapshot: Snapshot) -> list[str]:
     coarse = sum(image.blocked > 0 and image.guarantee == "lipschitz" for image in snapshot.images)
     if coarse:
         found.append(
-            f"{counted(coarse, 'image')} for which the grid is too coarse: between its points the Lipschitz bound allows "
-            "a margin below zero. A smaller epsilon may prove more."
+            f"{counted(coarse, 'image')} for which the grid is too coarse: between its points the Lipschitz bound "
+            "allows a margin below zero. A smaller epsilon may prove more."
         )
     ties = sum(image.blocked > 0 for image in snapshot.images) - coarse
     if ties:
