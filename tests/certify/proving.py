@@ -133,7 +133,7 @@ def box_nodes(tree: Tree, domain: Domain, t: int, rng: np.random.Generator, coun
     return Nodes(torch.zeros(count, dtype=torch.int64), cells, low, high, depth)
 
 
-def points_in(case: Case, tree: Tree, nodes: Nodes, row: int, rng: np.random.Generator, sets: int = 4) -> Tensor:
+def points_in(case: Case, tree: Tree, nodes: Nodes, row: int, rng: np.random.Generator, sets: int = 3) -> Tensor:
     """Inputs of a node: of some of its sets random values and (up to 64) corners, float64 ``[points, values]``."""
     cells = nodes.cells[row].tolist()
     result = []
@@ -216,7 +216,7 @@ def waiting(case: Case, t: int, *, tables: int = TABLES, budget: int = 2**24) ->
     return Search(make(case, t, tables=tables), case.domain, Batcher(case.network, 2**26), t, budget)
 
 
-def pursue(search: Search, steps: int = 60, before: Fraction = Fraction(0)) -> Outcome:
+def pursue(search: Search, steps: int = 40, before: Fraction = Fraction(0)) -> Outcome:
     """Take steps until the search is decided or has had enough of them."""
     proved: list[tuple[Nodes, Tensor]] = []
     shares = [before]

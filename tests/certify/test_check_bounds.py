@@ -233,3 +233,39 @@ def test_gaps_of_outputs_that_see_no_change_are_not_paid(monkeypatch: pytest.Mon
     assert float(lower_margins(bounder, spread, 0)[0]) == pytest.approx(0.6 - 0.5, abs=1e-6)
     monkeypatch.setattr(rebound, "_changes", lambda *_: 0)
     assert float(lower_margins(bounder, spread, 0)[0]) < -5
+
+
+@pytest.mark.parametrize("pixels", [1, 2, 3])
+@pytest.mark.parametrize("radius", [1, 2])
+def test_every_changed_pixel_pays(pixels: int, radius: int) -> None:
+    """Each pixel that is 1 takes 0.1, through two bends with gaps: the bound is exact, with groups of any size."""
+    builder = GraphBuilder((2, 6, 6))
+    top = builder.add("relu", [builder.add("scale", [0], {"shift": torch.tensor(-0.5)})])
+    top = builder.add("relu", [builder.add("scale", [top], {"shift": torch.tensor(-0.4)})])
+    weight = torch.stack([torch.zeros(72), torch.ones(72)])
+    flat = builder.add("reshape", [top], shape=(72,))
+    graph = builder.build(builder.add("linear", [flat], {"weight": weight, "bias": torch.tensor([2.0, 0.0])}))
+    groups = (torch.arange(36) // pixels).reshape(6, 6)
+    case = Case(as_network(graph), torch.full((2, 6, 6), 0.3), make_domain((2, 6, 6), groups=groups), 0)
+    bounder, tree, regions = prepared(case, certify(case, radius, 0, stop=1.0))
+    assert (bounder.scope.place is not None) == (pixels == 1)
+    bound = lower_margins(bounder, spread_of(regions, tree, case.domain, bounder), 0)
+    assert float(bound[0]) == pytest.approx(2.0 - 2 * 0.1 * pixels * radius, abs=1e-6)
+
+
+@pytest.mark.parametrize("pixels", [1, 2, 3])
+@pytest.mark.parametrize("radius", [1, 2])
+def test_windows_pay_for_every_changed_pixel(pixels: int, radius: int) -> None:
+    """The range of a sum of bends ends exactly where all changed pixels are 1, a little above the next bend."""
+    builder, most = GraphBuilder((1, 6, 6)), 0.5 * pixels * radius
+    top = builder.add("relu", [builder.add("scale", [0], {"shift": torch.tensor(-0.5)})])
+    shape: dict[str, Any] = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1}
+    summed = {"weight": torch.ones(1, 1, 6, 6), "bias": torch.tensor([0.1 - most])}
+    top = builder.add("relu", [builder.add("conv", [top], summed, **shape)])
+    weight, flat = torch.tensor([[0.0], [1.0]]), builder.add("reshape", [top], shape=(1,))
+    graph = builder.build(builder.add("linear", [flat], {"weight": weight, "bias": torch.tensor([2.0, 0.0])}))
+    groups = (torch.arange(36) // pixels).reshape(6, 6)
+    case = Case(as_network(graph), torch.full((1, 6, 6), 0.3), make_domain((1, 6, 6), groups=groups), 0)
+    bounder, tree, regions = prepared(case, certify(case, radius, 0, stop=1.0))
+    bound = lower_margins(bounder, spread_of(regions, tree, case.domain, bounder), 0)
+    assert float(bound[0]) == pytest.approx(2.0 - 0.1, abs=1e-6)

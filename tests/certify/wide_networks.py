@@ -47,7 +47,7 @@ def _curves(graph: GraphBuilder, weights: Callable[..., Tensor]) -> int:
     top = graph.add("tanh", [conv(graph, top, weights, 2, padding=(0, 1))])
     top = graph.add("scale", [top], {"scale": weights(*graph.shape(top)), "shift": weights(2, 1, 1)})
     top = graph.add("sigmoid", [conv(graph, top, weights, 2, groups=2, dilation=(2, 1), padding=(1, 1))])
-    top = graph.add("leaky_relu", [graph.add("scale", [top], {"scale": weights(2, 1, 1), "shift": None})], slope=-0.3)
+    top = graph.add("leaky_relu", [graph.add("scale", [top], {"scale": weights(2, 1, 1), "shift": None})], slope=1.7)
     return graph.add("avg_pool", [top], kernel=(2, 2), stride=(2, 2), padding=(1, 1), count_include_pad=False)
 
 

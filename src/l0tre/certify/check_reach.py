@@ -54,8 +54,8 @@ class Layers:
     Attributes:
         nodes: The network in float64.
         reach: For the nodes that are maps and see windows of the input.
-        windowed: Those of them that are reached from the input by one path alone, of operations that do the same in
-            every place: their rows can be carried back as windows.
+        windowed: Those of them that are reached from the input by one path alone, of operations that do not treat the
+            border in a way of their own: their rows can be carried back as windows.
     """
 
     nodes: tuple[Node, ...]
@@ -118,7 +118,7 @@ def _kernel(node: Node) -> tuple[tuple[int, ...], ...]:
 
 
 def _same_everywhere(node: Node, source: tuple[int, ...]) -> bool:
-    """Whether the operation is one of maps, with the same weights in every place."""
+    """Whether the operation on one map is the same at the border, where padding is cut off afterwards."""
     if node.op == "avg_pool":
         return bool(node.attributes["count_include_pad"]) or not any(node.ints("padding"))
     if node.op == "pad":
