@@ -139,7 +139,8 @@ def _with_signs(values: Interval, signs: Tensor) -> Interval:
 
 
 def _widen(values: Interval, slack: Tensor) -> Interval:
-    return values[0] - slack, values[1] + slack
+    # In one piece, since ranges are refined in place through flat views.
+    return (values[0] - slack).contiguous(), (values[1] + slack).contiguous()
 
 
 def _input_range(scene: Scene, nodes: Nodes) -> Interval:
@@ -290,6 +291,8 @@ def _row_bytes(scene: Scene, position: int, t: int) -> int:
         return 8 * (12 * max(plan.slack[place].numel() for place in before) + (4 * t + 8) * scene.tree.slots)
     own, widest = plan.reach[position], 0
     for place in before:
+        if place not in plan.reach:  # of another branch
+            continue
         seen = plan.reach[place]
         sides = [(own.size[d] - seen.size[d]) // seen.stride[d] + 1 for d in (0, 1)]
         widest = max(widest, plan.graph.nodes[place].shape[0] * sides[0] * sides[1])

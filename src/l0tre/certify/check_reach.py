@@ -99,7 +99,10 @@ def _reach(node: Node, shapes: list[tuple[int, ...]], sources: list[Reach]) -> R
         return Reach(source.stride, (first[0], first[1]), (end[0] - first[0], end[1] - first[1]))
     if node.op == "pad":
         left, _, top, *_ = (*node.ints("padding"), 0, 0)
-        before, kernel, stride, dilation = (top, left), (1, 1), (1, 1), (1, 1)
+        before: tuple[int, ...] = (top, left)
+        kernel: tuple[int, ...] = (1, 1)
+        stride: tuple[int, ...] = (1, 1)
+        dilation: tuple[int, ...] = (1, 1)
     elif node.op in BY_KERNEL:
         before, kernel, stride, dilation = _kernel(node)
     else:

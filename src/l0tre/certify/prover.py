@@ -73,7 +73,14 @@ class Prover:
         return max(1, min(most, self.memory // TABLE_SHARE // max(1, one)))
 
     def search(
-        self, t: int, images: Tensor, labels: Tensor, proofs: Sequence[Proof | None], hints: Sequence[Tensor | None]
+        self,
+        t: int,
+        images: Tensor,
+        labels: Tensor,
+        proofs: Sequence[Proof | None],
+        hints: Sequence[Tensor | None],
+        *,
+        sums: bool = False,
     ) -> Search:
         """Begin or go on with a level.
 
@@ -83,12 +90,16 @@ class Prover:
             labels: int64 ``[images]``.
             proofs: What is kept of each image's proof at this level.
             hints: For each image what a search at level ``t - 1`` learnt, see ``Search.lessons``.
+            sums: Whether sets may be proved by sums (see ``additive``): not for certificates, whose nodes must each
+                stand on their own.
 
         Returns:
             The search.
         """
         scene = make_scene(self.plan, self.tree, self.domain, images, labels, t, self.memory // TABLE_SHARE)
         search = Search(scene, self.domain, self.batcher, t, self.memory // 2)
+        if sums:
+            search.allow_sums()
         device = self.plan.device
         for row, (proof, hint) in enumerate(zip(proofs, hints, strict=True)):
             if proof is None:

@@ -77,7 +77,8 @@ class _Level:
         began = last = time.monotonic()
         kept = [book.state.proofs.get(image) for image in block]
         hints = [self.hints.get(image) for image in block]
-        search = self.prover.search(self.t, problem.images[block], problem.labels[block], kept, hints)
+        images, labels = problem.images[block], problem.labels[block]
+        search = self.prover.search(self.t, images, labels, kept, hints, sums=self.on_proved is None)
         proofs = [proof or Proof(self.t, Fraction(0), search.total) for proof in kept]
         while search.open():
             step = search.step()

@@ -1,6 +1,6 @@
 """Images under proof: their ranges in tree order, their own values in every layer, tables of the first layer."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ from torch import Tensor
 from l0tre.certify.plan import Plan, base_values
 from l0tre.certify.tree import Tree
 from l0tre.domain import Domain
-from l0tre.model.graph import run_node
+from l0tre.model.graph import Node, run_node
 
 __all__ = ["Scene", "make_scene", "smallest", "table_row", "table_size"]
 
@@ -216,20 +216,22 @@ def _jacobian(plan: Plan, position: int) -> Tensor:
     nodes = plan.graph.nodes
     count = plan.slack[0].numel()
     result = torch.empty(count, plan.slack[position].numel(), dtype=torch.float64, device=plan.device)
-    needed = _ancestors(plan, position)
-
-    def run(x: Tensor) -> Tensor:
-        values = {0: x.view(-1, *nodes[0].shape)}
-        for place in sorted(needed - {0}):
-            values[place] = run_node(nodes[place], *(values[source] for source in nodes[place].inputs))
-        return values[position].flatten(1)
-
-    zero = run(torch.zeros(1, count, dtype=torch.float64, device=plan.device))
+    # Without constants, rather than less the value at zero: that difference would cancel, and domains can be wide.
+    linear = {place: _without_constants(nodes[place]) for place in _ancestors(plan, position) - {0}}
     size = max(1, 2**24 // max(count, result.shape[1]))
     unit = torch.eye(count, dtype=torch.float64, device=plan.device)
     for start in range(0, count, size):
-        result[start : start + size] = run(unit[start : start + size]) - zero
+        values = {0: unit[start : start + size].view(-1, *nodes[0].shape)}
+        for place, node in sorted(linear.items()):
+            values[place] = run_node(node, *(values[source] for source in node.inputs))
+        result[start : start + size] = values[position].flatten(1)
     return result
+
+
+def _without_constants(node: Node) -> Node:
+    tensors = {key: value for key, value in node.tensors.items() if key not in ("bias", "shift")}
+    attributes = {**node.attributes, "value": 0.0} if node.op == "pad" else node.attributes
+    return replace(node, tensors=tensors, attributes=attributes)
 
 
 def _table(scene: Scene, position: int, ranks: int) -> Tensor:

@@ -8,6 +8,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
+from l0tre.certify.additive import Singles, apart, can_add, make_singles, sum_proves
 from l0tre.certify.bound import Bounds, bound, is_proved
 from l0tre.certify.nodes import Nodes, join, root, shares, split_boxes, split_cells
 from l0tre.certify.scene import Scene
@@ -21,6 +22,7 @@ __all__ = ["Front", "Search", "Step"]
 
 # A box this narrow, relative to its range, whose bound is still not positive holds a tie: splitting it never ends.
 NARROWEST = 2.0**-24
+PATIENCE = 512  # nodes an image before what single pixels do is worth a table of its own
 
 
 @dataclass
@@ -67,6 +69,13 @@ class Search:
         self.front = Front()
         self.hints: dict[int, Tensor] = {}
         self.lessons: dict[int, list[Tensor]] = {}
+        self.singles: Singles | None = None
+        self.adds = False
+        self.spent = 0
+
+    def allow_sums(self) -> None:
+        """Let sets of pixels that are far apart be proved by sums, where the network is linear behind its windows."""
+        self.adds = self.t > 1 and can_add(self.scene)
 
     def begin(self, image: int) -> None:
         """Start from all sets of an image, a row of the scene."""
@@ -110,6 +119,10 @@ class Search:
         nodes = self._pop()
         if nodes.low is None and self.hints:
             nodes = self._skip(nodes)
+        if self.adds and self.singles is None and self.spent > PATIENCE * len(self.scene.images):
+            with exact_float32(self.scene.plan.device):
+                self.singles = make_singles(self.scene, self.low, self.high, self.batch, self.row_bytes)
+        self.spent += len(nodes)
         bounds, nodes = self._bound(nodes)
         least, rows = bounds.margins.min(1)
         proved, certain = [nodes.pick(bounds.proved)], [least[bounds.proved]]
@@ -161,7 +174,24 @@ class Search:
         safe = is_proved(self.scene, nodes, margins)
         proved.append(nodes.pick(safe))
         certain.append(margins[safe].amin(1))
-        self._push(nodes.pick(~safe))
+        self._add_up(nodes.pick(~safe), proved, certain)
+
+    def _add_up(self, nodes: Nodes, proved: list[Nodes], certain: list[Tensor]) -> None:
+        """Prove nodes whose pixels are far apart by sums, and split those that are not proved; push all others."""
+        if self.singles is None:
+            self._push(nodes)
+            return
+        while len(nodes):
+            far = apart(self.singles, nodes)
+            self._push(nodes.pick(~far))
+            nodes = nodes.pick(far)
+            margins, safe = sum_proves(self.scene, self.singles, nodes)
+            proved.append(nodes.pick(safe))
+            certain.append(margins[safe].amin(1))
+            nodes = nodes.pick(~safe)
+            wide = (self.scene.tree.sizes[nodes.cells] > 1).any(1)
+            self._push(nodes.pick(~wide))
+            nodes = split_cells(self.scene.tree, nodes.pick(wide))[0]
 
     def _learn(self, nodes: Nodes) -> None:
         keys = nodes.keys()
