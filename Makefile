@@ -20,7 +20,7 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY)  ## evaluate the bundled network on real digits and write runs/demo/report.html
 	rm -rf runs/demo
-	$(BIN)/l0tre evaluate sdnn mnist5k --resize --shuffle --limit 40 --max-t 3 --epsilon 0.25 --time-budget 100 --out runs/demo
+	$(BIN)/l0tre evaluate sdnn mnist5k --resize --shuffle --limit 20 --max-t 2 --time-budget 90 --out runs/demo
 
 test: lint types unit  ## lint, type-check, run the tests
 
@@ -34,8 +34,9 @@ types: $(READY)  ## mypy --strict
 unit: $(READY)  ## pytest
 	$(BIN)/python -m pytest -n auto
 
-bench: $(READY)  ## the benchmark: forward passes per second, seconds per image
+bench: $(READY)  ## the benchmark: forward passes per second, seconds per image, proofs
 	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks.certify sdnn mnist5k --resize --radius 1 --images 10
 
 clean:  ## remove what the other targets made
 	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache

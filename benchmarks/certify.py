@@ -5,12 +5,12 @@ With ``--plain`` every image is proved a second time without charging gaps to pi
 
 import argparse
 import time
+from contextlib import nullcontext
 from unittest.mock import patch
 
 import torch
 
 import l0tre
-from l0tre.certify import bound
 from l0tre.data import Dataset, select
 
 
@@ -41,9 +41,7 @@ def main() -> None:
     for index in right:
         cells = [f"image {index:4}"]
         for way in ways:
-            with (
-                patch.object(bound, "near", lambda *_: 0) if way == "plain" else patch.object(bound, "near", bound.near)
-            ):
+            with patch("l0tre.certify.bound.near", lambda *_: 0) if way == "plain" else nullcontext():
                 verdict, seconds = _verify(
                     network, select(data, indices=[index]), options.radius, options.limit, int(options.memory)
                 )

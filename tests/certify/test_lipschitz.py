@@ -104,6 +104,7 @@ def grid_minimum(
 @pytest.mark.parametrize("seed", range(3 * len(KINDS)))
 def test_no_derivative_is_larger(seed: int, t: int) -> None:
     case = random_case(seed)
+    t = min(t, case.domain.groups)
     graph = exact_graph(case.network)
     scene = scene_of(graph, case.domain, case.image[None], [case.label], t)
     bounds = slopes(scene, case.domain, t)[0]
@@ -185,7 +186,7 @@ def test_a_spot_between_grid_points_is_paid_for() -> None:
     assert costs[5] == pytest.approx(0.125, rel=1e-3)  # slope 1
 
 
-@pytest.mark.parametrize("slope", [-0.5, 0.25, 3.0])
+@pytest.mark.parametrize("slope", [0.0, 0.25, 3.0])
 def test_ranges_decide_slopes(slope: float) -> None:
     """One neuron on its upper piece, one on its lower piece, one on both."""
     domain = make_domain((3,))

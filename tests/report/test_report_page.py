@@ -213,8 +213,8 @@ def test_excluded_images_and_names_are_escaped(tmp_path: Path) -> None:
 def test_pictures(tmp_path: Path, channels: int, colours: str) -> None:
     torch.manual_seed(0)
     images = torch.rand(6, channels, 6, 5)
-    options = {"max_t": 1, "colours": colours, "guarantee": "grid"}
-    result = l0tre.evaluate(conv(channels, 6, 5), images, out=tmp_path / "run", **options)
+    out = tmp_path / "run"
+    result = l0tre.evaluate(conv(channels, 6, 5), images, max_t=1, colours=colours, guarantee="grid", out=out)
     _, page = report(tmp_path / "run")
     shown = len(images) - result.without_witness
     assert shown > 0
