@@ -1,6 +1,6 @@
 """Bookkeeping of an evaluation: bounds that only get better, work spent, and what is told to the recorder."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -25,6 +25,7 @@ class Book:
         batcher: Runs the network within the memory budget.
         t: The level at work.
         share: How much of it is done, from 0 to 1.
+        halted: Whether the work should stop, asked inside long steps.
     """
 
     def __init__(self, problem: Problem, state: State, recorder: Recorder | None) -> None:
@@ -34,6 +35,7 @@ class Book:
         self.batcher = Batcher(problem.network, problem.settings.memory)
         self.t = 1
         self.share = 0.0
+        self.halted: Callable[[], bool] = lambda: False
 
     def snapshot(self) -> Snapshot:
         """The state as users see it."""

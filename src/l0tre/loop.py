@@ -41,9 +41,10 @@ def drive(
         raise ConfigError(f"the time budget is {time_budget} seconds: give 0 or more")
     book = Book(problem, state, recorder)
     began = time.monotonic()
+    book.halted = lambda: stop() or (time_budget is not None and time.monotonic() - began >= time_budget)
     for _ in _steps(book, on_proved):
         yield book.snapshot()
-        if stop() or (time_budget is not None and time.monotonic() - began >= time_budget):
+        if book.halted():
             return
     state.finished = True
     book.record(())

@@ -219,6 +219,7 @@ def _refine_windows(
     owner, neuron = open_.nonzero(as_tuple=True)
     size = max(1, row_bytes // _row_bytes(scene, position, nodes.cells.shape[1]))
     for start in range(0, len(owner), size):
+        scene.pulse()
         who, which = owner[start : start + size], neuron[start : start + size]
         begin, window = window_rows(plan, position, which)
         seen = plan.reach[position].size
@@ -253,6 +254,7 @@ def _refine_whole(
         picked = {place: part.pick(who) for place, part in lines.items()}
         part = nodes.pick(who)
         for column in range(0, width, most):
+            scene.pulse()
             some = which[:, column : column + most]
             begin, rows = neuron_rows(scene.plan, position, some)
             form = carry(scene.plan, begin, torch.cat([rows, -rows], 1), picked.__getitem__, near(scene, nodes))

@@ -1,8 +1,8 @@
 """Proofs for the images of a problem, level by level: what is shared, what is kept between steps."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from torch import Tensor
@@ -81,6 +81,7 @@ class Prover:
         hints: Sequence[Tensor | None],
         *,
         sums: bool = False,
+        pulse: Callable[[], None] = lambda: None,
     ) -> Search:
         """Begin or go on with a level.
 
@@ -92,12 +93,13 @@ class Prover:
             hints: For each image what a search at level ``t - 1`` learnt, see ``Search.lessons``.
             sums: Whether sets may be proved by sums (see ``additive``): not for certificates, whose nodes must each
                 stand on their own.
+            pulse: Called while nodes are bounded; may raise ``Halted`` to end a step without a result.
 
         Returns:
             The search.
         """
         scene = make_scene(self.plan, self.tree, self.domain, images, labels, t, self.memory // TABLE_SHARE)
-        search = Search(scene, self.domain, self.batcher, t, self.memory // 2)
+        search = Search(replace(scene, pulse=pulse), self.domain, self.batcher, t, self.memory // 2)
         if sums:
             search.allow_sums()
         device = self.plan.device

@@ -9,6 +9,7 @@ from torch import Tensor
 from l0tre.book import Book
 from l0tre.certify.nodes import Nodes
 from l0tre.certify.prover import Proof, Prover, make_prover
+from l0tre.certify.scene import Halted
 from l0tre.certify.search import Search, Step
 from l0tre.errors import ModelError
 
@@ -18,6 +19,7 @@ __all__ = ["OnProved", "prove"]
 OnProved = Callable[[int, int, Nodes, Tensor], None]
 
 STEP_SECONDS = 1.0  # between two recorded steps
+HALT_SECONDS = 5.0  # that a step may take after it should stop; its work is then lost
 SLICE_SECONDS = 20.0  # for an image before the next one has its turn; doubled for every further round
 
 
@@ -78,15 +80,23 @@ class _Level:
         kept = [book.state.proofs.get(image) for image in block]
         hints = [self.hints.get(image) for image in block]
         images, labels = problem.images[block], problem.labels[block]
-        search = self.prover.search(self.t, images, labels, kept, hints, sums=self.on_proved is None)
+        step_began = began
+
+        def pulse() -> None:
+            if time.monotonic() - step_began > HALT_SECONDS and book.halted():
+                raise Halted
+
+        sums = self.on_proved is None
+        search = self.prover.search(self.t, images, labels, kept, hints, sums=sums, pulse=pulse)
         proofs = [proof or Proof(self.t, Fraction(0), search.total) for proof in kept]
         while search.open():
+            step_began = time.monotonic()
             step = search.step()
             changed = self._apply(search, block, proofs, step)
             now = time.monotonic()
             open_ = [image for image in block if image not in self.over]
             out_of_time = now - began > patience
-            if now - last >= STEP_SECONDS or changed or out_of_time or not search.open():
+            if now - last >= STEP_SECONDS or changed or out_of_time or not search.open() or not step.nodes:
                 book.spend(block, now - last, 0)
                 last = now
                 self._keep(search, block, proofs)

@@ -1,5 +1,6 @@
 """Images under proof: their ranges in tree order, their own values in every layer, tables of the first layer."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -10,7 +11,11 @@ from l0tre.certify.tree import Tree
 from l0tre.domain import Domain
 from l0tre.model.graph import Node, run_node
 
-__all__ = ["Scene", "make_scene", "smallest", "table_row", "table_size"]
+__all__ = ["Halted", "Scene", "make_scene", "smallest", "table_row", "table_size"]
+
+
+class Halted(Exception):  # noqa: N818  # no error: somebody asked to stop
+    """Raised by a scene's pulse to leave a long computation."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,7 @@ class Scene:
             strongest group of a cell can add to each neuron at the least and, with the sign turned, at the most, at
             :func:`table_row`.
         walked: Affine positions whose ranges follow from those of the input, since a table would be too large.
+        pulse: Called again and again while nodes are bounded; may raise :class:`Halted`.
     """
 
     plan: Plan
@@ -54,6 +60,7 @@ class Scene:
     slack: Tensor
     tables: dict[int, Tensor]
     walked: set[int]
+    pulse: Callable[[], None] = lambda: None
 
     @property
     def values(self) -> int:

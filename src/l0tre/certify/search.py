@@ -11,7 +11,7 @@ from torch import Tensor
 from l0tre.certify.additive import Singles, apart, can_add, make_singles, sum_proves
 from l0tre.certify.bound import Bounds, bound, is_proved
 from l0tre.certify.nodes import Nodes, join, root, shares, split_boxes, split_cells
-from l0tre.certify.scene import Scene
+from l0tre.certify.scene import Halted, Scene
 from l0tre.certify.worst import box_weights, from_table, worst_inputs
 from l0tre.domain import Domain
 from l0tre.errors import ModelError
@@ -119,11 +119,15 @@ class Search:
         nodes = self._pop()
         if nodes.low is None and self.hints:
             nodes = self._skip(nodes)
-        if self.adds and self.singles is None and self.spent > PATIENCE * len(self.scene.images):
-            with exact_float32(self.scene.plan.device):
-                self.singles = make_singles(self.scene, self.low, self.high, self.batch, self.row_bytes)
+        try:
+            if self.adds and self.singles is None and self.spent > PATIENCE * len(self.scene.images):
+                with exact_float32(self.scene.plan.device):
+                    self.singles = make_singles(self.scene, self.low, self.high, self.batch, self.row_bytes)
+            bounds, nodes = self._bound(nodes)
+        except Halted:
+            self._push(nodes)
+            return Step(nodes.pick(slice(0, 0)), self.low.new_zeros(0), {}, {}, frozenset(), {})
         self.spent += len(nodes)
-        bounds, nodes = self._bound(nodes)
         least, rows = bounds.margins.min(1)
         proved, certain = [nodes.pick(bounds.proved)], [least[bounds.proved]]
         candidates: dict[int, Tensor] = {}

@@ -84,7 +84,8 @@ def _append_avg_pool(nodes: list[Node], node: Node) -> None:
 def _append_clip(nodes: list[Node], node: Node) -> None:
     """``clip(z) = low + relu(z - low) - relu(z - high)``; an infinite limit leaves its part out."""
     (source,), shape = node.inputs, node.shape
-    low, high = node.number("low"), node.number("high")
+    high = node.number("high")
+    low = min(node.number("low"), high)  # as torch: the upper limit wins
 
     def shifted(position: int, by: float) -> int:
         shift = torch.tensor(by, dtype=torch.float64)

@@ -72,6 +72,10 @@ def show_snapshot(result: Snapshot, console: Console, *, every: bool = False) ->
     console.print(f"  estimate     {result.estimate:.3f} ± {result.uncertainty:.3f}   (the paper's U_c and U_r)")
     console.print(f"  converged    {result.converged} of {total} ({result.converged / total:.1%})")
     end = "complete" if result.finished else "stopped before the end"
+    if not result.finished and result.lower == 0 and all(i.guarantee == "certified" for i in result.images):
+        console.print(
+            "               nothing is certified yet: give it more time, or --guarantee grid (faster, weaker)"
+        )
     console.print(f"  search       {end}; {result.seconds:.1f} s, {result.queries:,} queries")
 
 
