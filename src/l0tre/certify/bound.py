@@ -42,18 +42,20 @@ class Bounds:
         return Bounds(self.margins[rows], form, table, self.proved[rows], signs)
 
 
-def bound(scene: Scene, nodes: Nodes, row_bytes: int) -> Bounds:
+def bound(scene: Scene, nodes: Nodes, row_bytes: int, *, touching: bool = True) -> Bounds:
     """Bound the margins of a batch of nodes.
 
     Args:
         scene: Network and images.
         nodes: All of one kind.
         row_bytes: Memory for the rows of a layer that are carried together.
+        touching: Whether lines whose gaps are charged to pixels should touch at the image's own values; else those that
+            are closer over the whole range are taken. Which is better depends on the network.
 
     Returns:
         The bounds.
     """
-    lines, signs = _relaxations(scene, nodes, row_bytes)
+    lines, signs = _relaxations(scene, nodes, row_bytes, touching=touching)
     end = len(scene.plan.graph.nodes) - 1
     form = carry(scene.plan, end, scene.rows[nodes.image], lines.__getitem__, near(scene, nodes))
     table = cell_table(scene, nodes, form) if nodes.low is None else None
@@ -87,7 +89,7 @@ def input_ranges(scene: Scene, nodes: Nodes, row_bytes: int) -> dict[int, Interv
 
 
 def _relaxations(
-    scene: Scene, nodes: Nodes, row_bytes: int, kept: dict[int, Interval] | None = None
+    scene: Scene, nodes: Nodes, row_bytes: int, kept: dict[int, Interval] | None = None, *, touching: bool = True
 ) -> tuple[dict[int, Lines], Tensor | None]:
     """The lines of every nonlinear operation, each from the ranges of the layers before it, which ``kept`` receives.
 
@@ -108,7 +110,7 @@ def _relaxations(
             if kept is not None:
                 kept[source] = ranges[source]
             before, after = scene.base[source][nodes.image], scene.base[position][nodes.image]
-            charged = bool(near(scene, nodes)) and position in plan.reach
+            charged = touching and bool(near(scene, nodes)) and position in plan.reach
             lines[position] = relax(node, *ranges[source], before, after, near=charged)
         exact = position in plan.affine and (boxes or position in scene.tables)
         if not boxes and position in scene.tables:

@@ -22,6 +22,7 @@ __all__ = ["Front", "Search", "Step"]
 
 # A box this narrow, relative to its range, whose bound is still not positive holds a tie: splitting it never ends.
 NARROWEST = 2.0**-24
+VOTERS = 16  # nodes that are bounded with both kinds of lines
 PATIENCE = 512  # nodes an image before what single pixels do is worth a table of its own
 
 
@@ -72,6 +73,8 @@ class Search:
         self.singles: Singles | None = None
         self.adds = False
         self.spent = 0
+        self.votes = torch.zeros(2, dtype=torch.float64)
+        self.voters = 0
 
     def allow_sums(self) -> None:
         """Let sets of pixels that are far apart be proved by sums, where the network is linear behind its windows."""
@@ -157,7 +160,7 @@ class Search:
         while True:
             try:
                 with exact_float32(self.scene.plan.device):
-                    return bound(self.scene, nodes, self.row_bytes), nodes
+                    return self._better(nodes), nodes
             except torch.OutOfMemoryError as error:
                 if self.batch == 1:
                     raise ModelError(
@@ -168,6 +171,16 @@ class Search:
             self.batch, self.row_bytes = max(1, self.batch // 2), max(1, self.row_bytes // 2)
             self._push(nodes.pick(slice(self.batch, len(nodes))))
             nodes = nodes.pick(slice(0, self.batch))
+
+    def _better(self, nodes: Nodes) -> Bounds:
+        """Bound nodes with the kind of lines that gave the larger margins so far; the first nodes try both."""
+        if nodes.low is not None or self.voters >= VOTERS:
+            return bound(self.scene, nodes, self.row_bytes, touching=bool(self.votes[0] >= self.votes[1]))
+        both = [bound(self.scene, nodes, self.row_bytes, touching=touching) for touching in (True, False)]
+        sums = torch.stack([b.margins.amin(1).sum().cpu() for b in both]).nan_to_num()
+        self.votes += sums
+        self.voters += len(nodes)
+        return both[int(sums.argmax())]
 
     def _descend(self, nodes: Nodes, bounds: Bounds, proved: list[Nodes], certain: list[Tensor]) -> None:
         """Split nodes; their linear bounds hold for the halves too, which proves some of them by a look-up."""
