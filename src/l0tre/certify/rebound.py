@@ -168,6 +168,14 @@ def lower_margins(bounder: Bounder, spread: Spread, label: int) -> Tensor:
     Returns:
         float64 ``[regions]``, in scores, round-off taken off; NaN never turns into a number.
     """
+    touching = _lower_margins(bounder, spread, label, touching=True)
+    if not _changes(bounder.scope, spread):
+        return touching
+    # Lines that touch at the image's own values, or those that are closer over the whole range: both are bounds.
+    return torch.maximum(touching, _lower_margins(bounder, spread, label, touching=False))
+
+
+def _lower_margins(bounder: Bounder, spread: Spread, label: int, *, touching: bool) -> Tensor:
     nodes, changes = bounder.layers.nodes, _changes(bounder.scope, spread)
     ranges, lines = [_hull(bounder, spread)], dict[int, Around]()
     finite = torch.ones(len(spread), dtype=torch.bool, device=bounder.own[0].device)
@@ -178,7 +186,7 @@ def lower_margins(bounder: Bounder, spread: Spread, label: int) -> Tensor:
             source = node.inputs[0]
             if not any(source in nodes[place].inputs for place in lines):
                 ranges[source] = _refined(bounder, spread, lines, source, ranges[source], changes)
-            own = bounder.own[source] if changes and position in bounder.layers.reach else None
+            own = bounder.own[source] if touching and changes and position in bounder.layers.reach else None
             lines[position] = around(make_lines(node, *ranges[source], own), bounder.own[source], bounder.own[position])
             low, high = (run_node(node, end) for end in ranges[source])
         finite &= torch.isfinite(low).flatten(1).all(1) & torch.isfinite(high).flatten(1).all(1)
