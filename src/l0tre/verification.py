@@ -1,5 +1,6 @@
 """One question about one input: can changing at most so many groups change the decision? And proofs of the answer."""
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -117,7 +118,9 @@ def verify(
     if certificate is not None and problem.settings.guarantee != "certified":
         why = problem.config["guarantee"].get("note", f"the guarantee is {problem.settings.guarantee}")
         raise ConfigError(f"there is no certificate without a certified proof ({why}): leave the certificate out")
-    proof = _Proof(radius)
+    if certificate is not None:
+        _check_writable(Path(certificate))
+    proof = _ProvedNodes(radius)
     began = time.monotonic()
     keep = proof.add if certificate is not None else None
     for snapshot in drive(problem, start(problem), time_budget=time_budget, stop=stop, on_proved=keep):
@@ -167,7 +170,13 @@ def _percent(share: float) -> str:
     return f"{min(share, 0.9999):.2%}" if share >= 1e-4 else f"{share:.1e}" if share else "none"
 
 
-class _Proof:
+def _check_writable(path: Path) -> None:
+    """Refuse a place where no file can be written before the proof, which may take hours, not after it."""
+    if path.is_dir() or not path.parent.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ConfigError(f"the certificate {path} cannot be written: give a file in a folder that exists")
+
+
+class _ProvedNodes:
     """The proved nodes of the level that answers the question."""
 
     def __init__(self, radius: int) -> None:

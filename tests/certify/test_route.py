@@ -89,6 +89,15 @@ def test_products_of_variables_are_refused_by_name() -> None:
         l0tre.evaluate(Product(), torch.rand(1, 4), guarantee="certified")
 
 
+def test_a_certificate_that_cannot_be_written_is_refused_before_the_proof(tmp_path: Path) -> None:
+    def never() -> bool:
+        raise AssertionError("the proof has begun")
+
+    for place in (tmp_path, tmp_path / "nowhere" / "x.l0cert"):
+        with pytest.raises(ConfigError, match="cannot be written"):
+            l0tre.verify(small(), torch.rand(1, 4, 4), radius=1, certificate=place, stop=never)
+
+
 def test_lipschitz_is_for_two_groups_at_most_and_proves_on_a_fine_grid() -> None:
     images = torch.rand(3, 1, 4, 4, generator=torch.Generator().manual_seed(1))
     with pytest.raises(ConfigError, match="at most 2 groups"):

@@ -123,7 +123,7 @@ def _relaxations(
         if position in plan.signed and nodes.signs is not None:
             ranges[position] = _with_signs(ranges[position], nodes.signs[:, plan.signed[position]])
         if position in plan.bounded and not exact:
-            _refine(scene, nodes, position, *ranges[position], lines, row_bytes)
+            _refine(scene, nodes, position, ranges[position], lines, row_bytes)
         if position in plan.signed:
             low, high = ranges[position]
             signs.append(((low >= 0).to(torch.int8) - (high <= 0).to(torch.int8)).flatten(1))
@@ -183,14 +183,27 @@ def _look_up(scene: Scene, nodes: Nodes, position: int) -> Interval:
     return low.view(own.shape), high.view(own.shape)
 
 
+@dataclass(frozen=True)
+class _Layer:
+    """Ranges under refinement: smallest and largest values ``[nodes, neurons]`` at a position, changed in place."""
+
+    scene: Scene
+    nodes: Nodes
+    position: int
+    low: Tensor
+    high: Tensor
+    lines: dict[int, Lines]
+
+    def tighten(self, who: Tensor, which: Tensor, lower: Tensor, upper: Tensor) -> None:
+        """Intersect with what rows of neurons give: least changes of the values and of their negatives."""
+        centre = self.scene.base[self.position].flatten(1)[self.nodes.image[who], which]
+        error = self.scene.plan.slack[self.position].flatten()[which]
+        self.low[who, which] = torch.maximum(self.low[who, which], centre + lower - error)
+        self.high[who, which] = torch.minimum(self.high[who, which], centre - upper + error)
+
+
 def _refine(
-    scene: Scene,
-    nodes: Nodes,
-    position: int,
-    low: Tensor,
-    high: Tensor,
-    lines: dict[int, Lines],
-    row_bytes: int,
+    scene: Scene, nodes: Nodes, position: int, values: Interval, lines: dict[int, Lines], row_bytes: int
 ) -> None:
     """Tighten ranges in place, of the neurons whose sign the intervals leave open; of all that move before a curve."""
     plan = scene.plan
@@ -198,50 +211,31 @@ def _refine(
         position in reader.inputs and reader.op in NONLINEAR and reader.op not in ("relu", "leaky_relu")
         for reader in plan.graph.nodes
     )
-    flat_low, flat_high = low.view(len(nodes), -1), high.view(len(nodes), -1)
-    open_ = flat_high - flat_low > 4 * plan.slack[position].flatten() if curved else (flat_low < 0) & (flat_high > 0)
-    if not bool(open_.any()):
-        return
-    refine = _refine_windows if position in plan.reach else _refine_whole
-    refine(scene, nodes, position, flat_low, flat_high, open_, lines, row_bytes)
+    low, high = (ends.view(len(nodes), -1) for ends in values)
+    open_ = high - low > 4 * plan.slack[position].flatten() if curved else (low < 0) & (high > 0)
+    if bool(open_.any()):
+        most = max(1, row_bytes // _row_bytes(scene, position, nodes.cells.shape[1]))
+        refine = _refine_windows if position in plan.reach else _refine_whole
+        refine(_Layer(scene, nodes, position, low, high, lines), open_, most)
 
 
-def _refine_windows(
-    scene: Scene,
-    nodes: Nodes,
-    position: int,
-    low: Tensor,
-    high: Tensor,
-    open_: Tensor,
-    lines: dict[int, Lines],
-    row_bytes: int,
-) -> None:
-    """Neurons of a map, of all nodes in one list."""
-    plan = scene.plan
+def _refine_windows(layer: _Layer, open_: Tensor, most: int) -> None:
+    """Neurons of a map, of all nodes in one list, at most so many at once."""
+    scene, nodes, position = layer.scene, layer.nodes, layer.position
     owner, neuron = open_.nonzero(as_tuple=True)
-    size = max(1, row_bytes // _row_bytes(scene, position, nodes.cells.shape[1]))
-    for start in range(0, len(owner), size):
+    seen = scene.plan.reach[position].size
+    for start in range(0, len(owner), most):
         scene.pulse()
-        who, which = owner[start : start + size], neuron[start : start + size]
-        begin, window = window_rows(plan, position, which)
-        seen = plan.reach[position].size
-        form = carry_window(plan, begin, window, lines.__getitem__, who, seen, near(scene, nodes))
+        who, which = owner[start : start + most], neuron[start : start + most]
+        begin, window = window_rows(scene.plan, position, which)
+        form = carry_window(scene.plan, begin, window, layer.lines.__getitem__, who, seen, near(scene, nodes))
         change = form.constant + worst_changes(scene, nodes, form, who)
-        _tighten(scene, nodes, position, low, high, who, which, change[:, 0], change[:, 1])
+        layer.tighten(who, which, change[:, 0], change[:, 1])
 
 
-def _refine_whole(
-    scene: Scene,
-    nodes: Nodes,
-    position: int,
-    low: Tensor,
-    high: Tensor,
-    open_: Tensor,
-    lines: dict[int, Lines],
-    row_bytes: int,
-) -> None:
+def _refine_whole(layer: _Layer, open_: Tensor, most: int) -> None:
     """Neurons that see whole maps, node by node, so that the rows of a node share its lines."""
-    most = max(1, row_bytes // _row_bytes(scene, position, nodes.cells.shape[1]))
+    scene, nodes = layer.scene, layer.nodes
     count = open_.sum(1)
     order = count.argsort()
     counts = count[order].tolist()
@@ -253,38 +247,19 @@ def _refine_whole(
             stop += 1
         who, width = order[start:stop], counts[stop - 1]
         real, which = open_[who].to(torch.int8).topk(width, 1)
-        picked = {place: part.pick(who) for place, part in lines.items()}
+        picked = {place: part.pick(who) for place, part in layer.lines.items()}
         part = nodes.pick(who)
         for column in range(0, width, most):
             scene.pulse()
             some = which[:, column : column + most]
-            begin, rows = neuron_rows(scene.plan, position, some)
+            begin, rows = neuron_rows(scene.plan, layer.position, some)
             form = carry(scene.plan, begin, torch.cat([rows, -rows], 1), picked.__getitem__, near(scene, nodes))
             change = form.constant + worst_changes(scene, part, form)
             mask = real[:, column : column + most] > 0
             owners = who[:, None].expand_as(some)[mask]
             half = some.shape[1]
-            lower, upper = change[:, :half][mask], change[:, half:][mask]
-            _tighten(scene, nodes, position, low, high, owners, some[mask], lower, upper)
+            layer.tighten(owners, some[mask], change[:, :half][mask], change[:, half:][mask])
         start = stop
-
-
-def _tighten(
-    scene: Scene,
-    nodes: Nodes,
-    position: int,
-    low: Tensor,
-    high: Tensor,
-    who: Tensor,
-    which: Tensor,
-    lower: Tensor,
-    upper: Tensor,
-) -> None:
-    """Intersect ranges with what the rows of neurons give: least changes of the values and of their negatives."""
-    centre = scene.base[position].flatten(1)[nodes.image[who], which]
-    error = scene.plan.slack[position].flatten()[which]
-    low[who, which] = torch.maximum(low[who, which], centre + lower - error)
-    high[who, which] = torch.minimum(high[who, which], centre - upper + error)
 
 
 def _row_bytes(scene: Scene, position: int, t: int) -> int:
