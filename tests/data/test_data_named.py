@@ -177,6 +177,29 @@ def test_npz_by_name(tmp_path: Path, name: str, file: str) -> None:
     assert holds(load_data(name, data_dir=tmp_path), images, labels)
 
 
+def test_both_splits_of_cifar_in_one_npz(tmp_path: Path) -> None:
+    channels_last = np.moveaxis(COLOUR, 1, -1)
+    np.savez(
+        tmp_path / "cifar10.npz",
+        train_x=channels_last[:6],
+        train_y=COLOUR_LABELS[:6],
+        test_x=channels_last[6:],
+        test_y=COLOUR_LABELS[6:],
+    )
+    for split, rows in (("train", slice(6)), ("test", slice(6, None))):
+        data = load_data("cifar10", data_dir=tmp_path, split=split, input_shape=(3, 32, 32))
+        assert holds(data, COLOUR[rows], COLOUR_LABELS[rows])
+
+
+def test_an_npz_of_the_test_split_does_not_hide_other_files_of_the_train_split(tmp_path: Path) -> None:
+    np.savez(tmp_path / "cifar10_test.npz", test_x=np.moveaxis(COLOUR[:4], 1, -1), test_y=COLOUR_LABELS[:4])
+    with pytest.raises(DataError, match=r"cifar10 \(train\) is not on this machine"):
+        load_data("cifar10", data_dir=tmp_path, split="train")
+    write(tmp_path / "cifar-10-batches-bin", cifar_files("train"))
+    assert holds(load_data("cifar10", data_dir=tmp_path, split="train"), COLOUR, COLOUR_LABELS)
+    assert holds(load_data("cifar10", data_dir=tmp_path), COLOUR[:4], COLOUR_LABELS[:4])
+
+
 @pytest.mark.parametrize("split", ["test", "train"])
 @pytest.mark.parametrize("sub", [".", "cifar-10-batches-bin", "cifar10/cifar-10-batches-bin"])
 def test_cifar_files(tmp_path: Path, split: str, sub: str) -> None:

@@ -1,4 +1,5 @@
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,14 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def user_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder for trained networks, so that the tester's own is neither read nor written."""
+    folder = tmp_path / "user" / "zoo"
+    monkeypatch.setenv("L0TRE_ZOO", str(folder))
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ app = typer.Typer(
     "A proved lower bound and a witnessed upper bound.",
 )
 
-MODEL_HELP = "Network: .onnx, .pt2, package.module:name, file.py:name, or a bundled name (sdnn)."
+MODEL_HELP = "Network: .onnx, .pt2, package.module:name, file.py:name, or a name of l0tre zoo list (sdnn)."
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
 
 

@@ -47,7 +47,7 @@ class _Loaded:
 
 
 def knows_its_shape(source: Source) -> bool:
-    """Whether a source says the shape of its input (files and bundled networks do, functions do not)."""
+    """Whether a source says the shape of its input (files and networks of the zoo do, functions do not)."""
     if isinstance(source, str | Path):
         return ":" not in Path(source).name or Path(source).exists()
     return isinstance(source, Network)
@@ -64,7 +64,7 @@ def load(
     """Load a classifier.
 
     Args:
-        source: An ``.onnx`` or ``.pt2`` file, the name of a bundled network (``sdnn``), a reference
+        source: An ``.onnx`` or ``.pt2`` file, the name of a network of the zoo (``sdnn``), a reference
             ``package.module:name`` or ``file.py:name``, an ``nn.Module``, or any function from a batch (torch or numpy)
             to scores.
         mean: Subtracted from the input inside the model: one number, or one for each channel.
@@ -152,7 +152,7 @@ def _read_named(name: str, shape: tuple[int, ...] | None) -> _Loaded:
         return _read_module(zoo.load(name), zoo.NETWORKS[name].input_shape)
     raise ModelError(
         f"cannot load a network from {name!r}: give an .onnx or .pt2 file, package.module:name, file.py:name, or "
-        f"one of the bundled networks: {', '.join(zoo.names())}"
+        f"a network of the zoo: {', '.join(zoo.names())}"
     )
 
 

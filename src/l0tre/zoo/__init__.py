@@ -1,17 +1,16 @@
-"""Networks that come with the package: ``load("sdnn")`` gives a trained one."""
+"""The paper's networks: ``load("sdnn")`` gives one that comes trained, ``l0tre zoo train NAME`` trains the others."""
 
-import hashlib
-import json
-from importlib.resources import files
 from importlib.resources.abc import Traversable
 
 import torch
 from torch import nn
 
-from l0tre.errors import ModelError, require
+from l0tre.errors import ModelError
+from l0tre.zoo import store
 from l0tre.zoo.networks import NETWORKS, Entry
+from l0tre.zoo.recipes import Recipe
 
-__all__ = ["NETWORKS", "Entry", "build", "entry", "load", "names"]
+__all__ = ["NETWORKS", "Entry", "Recipe", "build", "entry", "load", "names", "parameters"]
 
 
 def names() -> tuple[str, ...]:
@@ -20,7 +19,7 @@ def names() -> tuple[str, ...]:
 
 
 def entry(name: str) -> Entry:
-    """What is known about a network: its input shape, its classes, where it comes from.
+    """What is known about a network: its input shape, its classes, how it is trained, where it comes from.
 
     Args:
         name: One of :func:`names`.
@@ -33,11 +32,12 @@ def entry(name: str) -> Entry:
     return NETWORKS[name]
 
 
-def build(name: str) -> nn.Module:
+def build(name: str, seed: int | None = None) -> nn.Module:
     """A network with fresh random weights, in training mode.
 
     Args:
         name: One of :func:`names`.
+        seed: Of the weights; torch's global random numbers then stay as they are. Without it they are used.
 
     Returns:
         A module from ``[batch, *input_shape]`` in [0, 1] to ``[batch, classes]`` scores.
@@ -45,7 +45,21 @@ def build(name: str) -> nn.Module:
     Raises:
         ModelError: If there is no such network.
     """
-    return entry(name).build()
+    if seed is None:
+        return entry(name).build()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return entry(name).build()
+
+
+def parameters(name: str) -> int:
+    """How many numbers training a network adjusts.
+
+    Raises:
+        ModelError: If there is no such network.
+    """
+    with torch.device("meta"):  # shapes without memory
+        return sum(value.numel() for value in build(name).parameters())
 
 
 def load(name: str, folder: Traversable | None = None) -> nn.Module:
@@ -53,36 +67,23 @@ def load(name: str, folder: Traversable | None = None) -> nn.Module:
 
     Args:
         name: One of :func:`names`.
-        folder: Where ``NAME.safetensors`` and ``NAME.json`` are; the bundled ones if not given.
+        folder: Where ``NAME.safetensors`` and ``NAME.json`` are; if not given, the bundled ones, else those in the
+            user's folder (:func:`l0tre.zoo.store.user_folder`).
 
     Returns:
-        A module from ``[batch, *input_shape]`` in [0, 1] to ``[batch, classes]`` scores.
+        A module from ``[batch, *input_shape]`` in [0, 1] to ``[batch, classes]`` scores, in float32.
 
     Raises:
-        ModelError: If there is no such network, or its weights are missing, damaged or of another network.
+        ModelError: If there is no such network, it is not trained yet, or its weights are damaged or of another
+            network.
         MissingExtraError: If safetensors is not installed.
     """
-    with torch.random.fork_rng(devices=[]):  # loading must not move the caller's random numbers
-        module = build(name)
-    folder = files("l0tre.zoo").joinpath("weights") if folder is None else folder
-    retrain = f"python -m l0tre.zoo.train {name} --data DIR --out DIR"
-    try:
-        weights = folder.joinpath(f"{name}.safetensors").read_bytes()
-        recorded = json.loads(folder.joinpath(f"{name}.json").read_text(encoding="utf-8"))["sha256"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    module = build(name, seed=0)
+    place = store.find(name) if folder is None else folder
+    if place is None:
         raise ModelError(
-            f"the weights of {name} cannot be read from {folder} ({error!r}); reinstall l0tre or run: {retrain}"
-        ) from error
-    found = hashlib.sha256(weights).hexdigest()
-    if found != recorded:
-        raise ModelError(
-            f"{name}.safetensors in {folder} is damaged: its sha256 is {found}, {name}.json says {recorded}; "
-            f"reinstall l0tre or run: {retrain}"
+            f"{name} is not trained yet: it is not bundled, and there is no {name}.safetensors in "
+            f"{store.user_folder()} (L0TRE_ZOO names another folder); run: l0tre zoo train {name}"
         )
-    parse, unparsable = require("safetensors.torch", "zoo").load, require("safetensors", "zoo").SafetensorError
-    try:
-        module.load_state_dict(parse(weights))
-    except (RuntimeError, unparsable) as error:
-        reason = " ".join(str(error).split())
-        raise ModelError(f"{name}.safetensors in {folder} does not fit {name}: {reason}; run: {retrain}") from error
+    store.read_weights(name, module, place)
     return module.eval()

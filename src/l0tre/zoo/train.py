@@ -1,134 +1,127 @@
-"""Training of the zoo's networks, and the command that makes the bundled weights again.
+"""From data to stored weights: training a network of the zoo by its recipe.
 
-Usage: ``python -m l0tre.zoo.train sdnn --data DIR --out DIR``, with ``mnist.npz`` in the data folder.
+Usage without the command line's packages: ``python -m l0tre.zoo.train NAME [NAME ...] --data-dir DIR --out DIR``.
 """
 
 import argparse
 import copy
-import hashlib
-import json
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from l0tre import zoo
 from l0tre.data import Dataset, from_arrays, load_data
-from l0tre.errors import ConfigError, DataError, L0treError, require
+from l0tre.errors import DataError, L0treError, require
+from l0tre.model.network import pick_device
+from l0tre.zoo.fit import Progress, accuracy, train
+from l0tre.zoo.recipes import Recipe
+from l0tre.zoo.store import pack, user_folder, write
 
-__all__ = ["Recipe", "accuracy", "main", "train", "unseen"]
+__all__ = ["adjusted", "main", "make", "unseen"]
+
+# Rounding weights to float16 may change the decisions of so many test images in 10,000; with more they stay float32.
+_HALF_LOSS = 5
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """How the bundled networks are trained: SGD with momentum on the cross entropy, one-cycle learning rate.
+class _Data:
+    """Images ``[images, *shape]`` and labels ``[images]`` to learn from, to test with, and those kept back."""
 
-    Learning rate and weight decay were chosen on 5,000 of sdnn's training images held back from training, not on
-    the test images.
-
-    Attributes:
-        epochs: Passes over the training images.
-        batch_size: Images per step.
-        learning_rate: Highest learning rate, reached after 30 % of the steps.
-        momentum: Momentum of SGD.
-        weight_decay: L2 penalty on all parameters.
-        seed: Seed of the first weights and of the order of the images.
-    """
-
-    epochs: int = 20
-    batch_size: int = 128
-    learning_rate: float = 0.1
-    momentum: float = 0.9
-    weight_decay: float = 2e-3
-    seed: int = 0
+    learn: tuple[Tensor, Tensor]
+    test: tuple[Tensor, Tensor]
+    demo: tuple[Tensor, Tensor] | None
+    resized: bool
 
 
-def train(
-    module: nn.Module,
-    images: Tensor,
-    labels: Tensor,
+def adjusted(
+    recipe: Recipe,
     *,
-    epochs: int,
-    batch_size: int,
-    learning_rate: float,
-    momentum: float,
-    weight_decay: float,
-    seed: int,
-    device: torch.device | str = "cpu",
-    progress: Callable[[int, float, float], None] | None = None,
-) -> nn.Module:
-    """Train a copy of a network; the given module and torch's random numbers on the CPU stay as they are.
+    epochs: int | None = None,
+    learning_rate: float | None = None,
+    weight_decay: float | None = None,
+    seed: int | None = None,
+) -> Recipe:
+    """A recipe with some of its settings replaced; ``None`` keeps a setting."""
+    wishes = {"epochs": epochs, "learning_rate": learning_rate, "weight_decay": weight_decay, "seed": seed}
+    return replace(recipe, **{key: value for key, value in wishes.items() if value is not None})  # type: ignore[arg-type]
+
+
+def make(
+    name: str,
+    *,
+    out: Path,
+    recipe: Recipe | None = None,
+    data: str | None = None,
+    data_dir: Path | None = None,
+    device: str = "auto",
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Train a network and store its weights and their record.
 
     Args:
-        module: Maps ``[batch, *shape]`` to ``[batch, classes]`` scores.
-        images: ``[images, *shape]``, float32 in [0, 1].
-        labels: ``[images]``, int64.
-        epochs: Passes over the images.
-        batch_size: Images per step; the last batch of an epoch may be smaller.
-        learning_rate: Highest learning rate of the one-cycle schedule.
-        momentum: Momentum of SGD.
-        weight_decay: L2 penalty on all parameters.
-        seed: Seed of the order of the images and of layers such as dropout.
-        device: Where to train.
-        progress: Called after every epoch with its number from 1, the mean loss and the share of correct
-            answers, both over the epoch's own steps.
+        name: One of :func:`l0tre.zoo.names`.
+        out: Folder for ``NAME.safetensors`` and ``NAME.json``; made if need be, files in it are replaced.
+        recipe: How to train; the network's own if not given.
+        data: What :func:`l0tre.load_data` takes, with a train and a test split; the network's own if not given.
+        data_dir: Where data sets known by name are looked for first.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:0``.
+        progress: As for :func:`l0tre.zoo.fit.train`.
 
     Returns:
-        The trained copy, in evaluation mode on ``device``.
+        The record, as stored. Accuracies are shares from 0 to 1, measured with the weights as stored.
 
     Raises:
-        ConfigError: If ``epochs`` or ``batch_size`` is below 1.
-        DataError: If there are no images or not one label for each.
+        L0treError: If the data cannot be used, the recipe makes no sense, or the weights cannot be stored.
     """
-    if epochs < 1 or batch_size < 1:
-        raise ConfigError(f"epochs and batch_size must be at least 1, got {epochs} and {batch_size}")
-    _check(images, labels)
-    module = copy.deepcopy(module).to(device).train()
-    images, labels = images.to(device), labels.to(device)
-    optimiser = torch.optim.SGD(module.parameters(), lr=learning_rate, momentum=momentum, weight_decay=weight_decay)
-    steps = epochs * -(-len(images) // batch_size)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, learning_rate, total_steps=steps, cycle_momentum=False)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        for epoch in range(1, epochs + 1):
-            loss_sum, correct = torch.zeros((), device=device), torch.zeros((), device=device)
-            for batch in torch.randperm(len(images)).to(device).split(batch_size):
-                scores = module(images[batch])
-                loss = F.cross_entropy(scores, labels[batch])
-                optimiser.zero_grad()
-                loss.backward()
-                optimiser.step()
-                schedule.step()
-                loss_sum += loss.detach() * len(batch)
-                correct += (scores.argmax(1) == labels[batch]).sum()
-            if progress is not None:
-                progress(epoch, loss_sum.item() / len(images), correct.item() / len(images))
-    return module.eval()
-
-
-def accuracy(module: nn.Module, images: Tensor, labels: Tensor, *, batch_size: int = 1000) -> float:
-    """Share of images whose highest score is that of their label, from 0 to 1.
-
-    Args:
-        module: In evaluation mode; maps ``[batch, *shape]`` to ``[batch, classes]`` scores.
-        images: ``[images, *shape]``, on the module's device.
-        labels: ``[images]``, int64, on the same device.
-        batch_size: Images per forward pass.
-
-    Raises:
-        DataError: If there are no images or not one label for each.
-    """
-    _check(images, labels)
-    with torch.no_grad():
-        hits = [
-            int((module(some).argmax(1) == truth).sum())
-            for some, truth in zip(images.split(batch_size), labels.split(batch_size), strict=True)
-        ]
-    return sum(hits) / len(images)
+    entry = zoo.entry(name)
+    recipe = entry.recipe if recipe is None else recipe
+    data = entry.data if data is None else data
+    target = pick_device(device)
+    require("safetensors.torch", "zoo")  # before the work, not after it
+    sets = _read(data, data_dir, entry, recipe)
+    began = time.monotonic()
+    module = train(zoo.build(name, recipe.seed), *sets.learn, recipe, device=target, progress=progress)
+    seconds = time.monotonic() - began
+    exact = accuracy(module, *sets.test)
+    half = False
+    if recipe.half:
+        rounded = copy.deepcopy(module)
+        rounded.load_state_dict(pack(module, half=True))
+        half = abs(accuracy(rounded, *sets.test) - exact) * 10_000 <= _HALF_LOSS + 1e-6
+        module = rounded if half else module
+    record = {
+        "network": name,
+        "data": data,
+        "training_images": len(sets.learn[0]),
+        "training_data": _which(recipe),
+        "resize": "area average" if sets.resized else "none",
+        "optimiser": "SGD",
+        "schedule": _schedule_words(recipe),
+        "loss": "cross entropy",
+        **asdict(recipe),
+        "parameters": sum(value.numel() for value in module.parameters()),
+        "weights": "float16" if half else "float32",
+        "torch": torch.__version__,
+        "device": torch.cuda.get_device_name(target) if target.type == "cuda" else "cpu",
+        "threads": torch.get_num_threads(),
+        "cudnn_deterministic": True,
+        "tf32": False,
+        "seconds": round(seconds, 1),
+        "test_images": len(sets.test[0]),
+        "accuracy_train": accuracy(module, *sets.learn),
+        "accuracy_test": accuracy(module, *sets.test),
+        "accuracy_test_before_rounding": exact,
+    }
+    if sets.demo is not None:
+        record["accuracy_mnist5k"] = accuracy(module, *sets.demo)
+    return write(name, pack(module, half=half), record, out)
 
 
 def unseen(images: Tensor, kept_back: Tensor) -> Tensor:
@@ -145,69 +138,52 @@ def unseen(images: Tensor, kept_back: Tensor) -> Tensor:
     return torch.tensor([image not in known for image in _pixel_bytes(images)])
 
 
-def _check(images: Tensor, labels: Tensor) -> None:
-    if len(images) == 0 or labels.shape != images.shape[:1]:
-        raise DataError(
-            f"got images of shape {tuple(images.shape)} and labels of shape {tuple(labels.shape)}; "
-            "give at least one image and one label for each"
-        )
-
-
 def _pixel_bytes(images: Tensor) -> list[bytes]:
     return [image.tobytes() for image in (images * 255).round().to(torch.uint8).numpy()]
 
 
-def _make(name: str, data: Path, out: Path, recipe: Recipe, device: str) -> None:
-    """Train on MNIST without the digits of ``mnist5k`` and write ``NAME.safetensors`` and ``NAME.json``."""
-    save = require("safetensors.torch", "zoo").save
-    shape = zoo.entry(name).input_shape
-    learn, test = (load_data("mnist", split=split, data_dir=data) for split in ("train", "test"))
-    demo = load_data("mnist5k")
-    # Resized images could coincide, so the digits of the demo are looked for at full size.
-    fresh = unseen(learn.images, demo.images)
-    images, labels = (values[fresh] for values in _resized(learn, shape))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(recipe.seed)
-        module = zoo.build(name)
-    module = train(module, images, labels, **asdict(recipe), device=device, progress=_say).cpu()
-    out.mkdir(parents=True, exist_ok=True)
-    weights = save({key: value.contiguous() for key, value in module.state_dict().items()})
-    (out / f"{name}.safetensors").write_bytes(weights)
-    record = {
-        "network": name,
-        "training_images": len(images),
-        "training_data": "MNIST training images without the 5,000 of mnist5k (matched by their bytes)",
-        "resize": "area average",
-        "optimiser": "SGD",
-        "schedule": "one-cycle learning rate, constant momentum",
-        "loss": "cross entropy",
-        **asdict(recipe),
-        "torch": torch.__version__,
-        "device": device,
-        "threads": torch.get_num_threads(),
-        "accuracy_mnist_test": accuracy(module, *_resized(test, shape)),
-        "accuracy_mnist5k": accuracy(module, *_resized(demo, shape)),
-        "sha256": hashlib.sha256(weights).hexdigest(),
-    }
-    text = json.dumps(record, indent=2) + "\n"
-    (out / f"{name}.json").write_text(text, encoding="utf-8")
-    sys.stdout.write(text)
+def _read(source: str, data_dir: Path | None, entry: zoo.Entry, recipe: Recipe) -> _Data:
+    shape = entry.input_shape
+    learn, test = (load_data(source, split=split, data_dir=data_dir) for split in ("train", "test"))
+    if torch.equal(learn.images, test.images):
+        raise DataError(f"{source} has no splits: training needs other images than testing; give train_x and test_x")
+    images, labels = _fitted(learn, entry)
+    demo = None
+    if recipe.keep_back_mnist5k:
+        # Resized images could coincide, so the digits of the demo are looked for at full size.
+        kept_back = load_data("mnist5k")
+        fresh = unseen(learn.images, kept_back.images)
+        images, labels, demo = images[fresh], labels[fresh], _fitted(kept_back, entry)
+    resized = tuple(learn.images.shape[1:]) != shape
+    return _Data((images[: recipe.first], labels[: recipe.first]), _fitted(test, entry), demo, resized)
 
 
-def _resized(data: Dataset, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Images ``[images, *shape]`` and their labels ``[images]``."""
+def _fitted(data: Dataset, entry: zoo.Entry) -> tuple[Tensor, Tensor]:
+    """Images ``[images, *input_shape]`` and their labels ``[images]``."""
     if data.labels is None:
         raise DataError(f"{data.name} has no labels; training and testing need one for each image")
-    return from_arrays(data.images, input_shape=shape, name=data.name, resize=True).images, data.labels
+    if int(data.labels.max()) >= entry.classes:
+        raise DataError(
+            f"{data.name} has the label {int(data.labels.max())}; {entry.name} knows the classes 0 to "
+            f"{entry.classes - 1}, give it data with no more"
+        )
+    fitted = from_arrays(data.images, input_shape=entry.input_shape, name=data.name, resize=True)
+    return fitted.images, data.labels
 
 
-def _say(epoch: int, loss: float, correct: float) -> None:
-    sys.stdout.write(f"epoch {epoch}: loss {loss:.4f}, {correct:.2%} of the training images correct\n")
-    sys.stdout.flush()
+def _which(recipe: Recipe) -> str:
+    which = "all training images" if recipe.first is None else f"the first {recipe.first:,} training images"
+    return f"{which}, without the 5,000 of mnist5k (matched by their bytes)" if recipe.keep_back_mnist5k else which
+
+
+def _schedule_words(recipe: Recipe) -> str:
+    if recipe.one_cycle:
+        return "one-cycle learning rate, constant momentum"
+    return "learning rate / (1 + decay * step)" if recipe.decay else "constant learning rate"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Make the weights of a network again.
+    """Train networks of the zoo, one after another.
 
     Args:
         arguments: Command-line arguments; those of the process if not given.
@@ -215,22 +191,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         Exit status: 0, or 1 after an error that the user can act on.
     """
-    recipe = Recipe()
-    parser = argparse.ArgumentParser(prog="python -m l0tre.zoo.train", description="Train a network of the zoo.")
-    parser.add_argument("name", choices=zoo.names())
-    parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="folder with mnist.npz")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for weights and record")
-    parser.add_argument("--epochs", type=int, default=recipe.epochs, help="default: %(default)s")
-    parser.add_argument("--seed", type=int, default=recipe.seed, help="default: %(default)s")
-    parser.add_argument("--device", default="cpu", help="torch device, default: %(default)s")
+    parser = argparse.ArgumentParser(
+        prog="python -m l0tre.zoo.train",
+        description="Train networks of the zoo, as l0tre zoo train does, without its packages.",
+    )
+    own = "default: the network's own"
+    parser.add_argument("names", nargs="+", choices=zoo.names(), metavar="NAME", help=", ".join(zoo.names()))
+    parser.add_argument("--data", help=f"what l0tre takes as data, with train and test split; {own}")
+    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="folder with the files of mnist or cifar10")
+    parser.add_argument("--out", type=Path, metavar="DIR", help=f"folder for the weights, default: {user_folder()}")
+    parser.add_argument("--epochs", type=int, help=own)
+    parser.add_argument("--learning-rate", type=float, metavar="X", help=own)
+    parser.add_argument("--weight-decay", type=float, metavar="X", help=own)
+    parser.add_argument("--seed", type=int, help=own)
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:0; default: %(default)s")
     options = parser.parse_args(arguments)
-    try:
-        recipe = replace(recipe, epochs=options.epochs, seed=options.seed)
-        _make(options.name, options.data, options.out, recipe, options.device)
-    except L0treError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 1
+    settings = {key: getattr(options, key) for key in ("epochs", "learning_rate", "weight_decay", "seed")}
+    for name in options.names:
+        try:
+            record = make(
+                name,
+                out=options.out or user_folder(),
+                recipe=adjusted(zoo.entry(name).recipe, **settings),
+                data=options.data,
+                data_dir=options.data_dir,
+                device=options.device,
+                progress=partial(_say, name),
+            )
+        except L0treError as error:
+            sys.stderr.write(f"error: {error}\n")
+            return 1
+        sys.stdout.write(
+            f"{name}: {record['accuracy_test']:.2%} of {record['test_images']} test images correct (the paper: "
+            f"{zoo.entry(name).paper_accuracy:.2%}), {record['weights']}, {record['seconds']} s\n"
+        )
     return 0
+
+
+def _say(name: str, epoch: int, loss: float, correct: float) -> None:
+    sys.stdout.write(f"{name} epoch {epoch}: loss {loss:.4f}, {correct:.2%} of the training images correct\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":
