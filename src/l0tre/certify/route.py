@@ -97,7 +97,7 @@ class _Level:
             open_ = [image for image in block if image not in self.over]
             out_of_time = now - began > patience
             if now - last >= STEP_SECONDS or changed or out_of_time or not search.open() or not step.nodes:
-                book.spend(block, now - last, 0)
+                book.spend((*open_, *changed), now - last, 0)
                 last = now
                 self._keep(search, block, proofs)
                 book.record((*open_, *changed))

@@ -1,6 +1,7 @@
 """Run folders: a SQLite database that survives a crash at any moment, the inputs, and exported files."""
 
 from l0tre.store.export import write_exports, write_whole
+from l0tre.store.levels import read_levels
 from l0tre.store.run import Inputs, Run, create_run, open_run, read_config, read_inputs, read_snapshot
 
 __all__ = [
@@ -10,6 +11,7 @@ __all__ = [
     "open_run",
     "read_config",
     "read_inputs",
+    "read_levels",
     "read_snapshot",
     "write_exports",
     "write_whole",

@@ -22,6 +22,7 @@ from l0tre.results import Excluded, HistoryPoint, ImageBounds, Witness
 __all__ = [
     "DATABASE",
     "FORMAT",
+    "add_levels",
     "connect",
     "front_bytes",
     "guarded",
@@ -29,14 +30,25 @@ __all__ = [
     "read_bounds",
     "read_excluded",
     "read_history",
+    "read_level_rows",
     "read_partials",
     "read_proofs",
+    "read_witnesses",
     "witness_columns",
+    "write_level",
 ]
 
 DATABASE = "run.db"
-FORMAT = 2
-SCHEMA = """
+FORMAT = 3
+READABLE = (2, FORMAT)  # format 2 has no table of levels
+LEVELS = """
+CREATE TABLE levels (
+    place INTEGER NOT NULL, t INTEGER NOT NULL, lower INTEGER NOT NULL, upper INTEGER NOT NULL,
+    blocked INTEGER NOT NULL, seconds REAL NOT NULL, queries INTEGER NOT NULL, PRIMARY KEY (place, t)
+)
+"""
+SCHEMA = f"""
+{LEVELS};
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE images (
     place INTEGER PRIMARY KEY, "index" INTEGER NOT NULL, label INTEGER NOT NULL, groups INTEGER NOT NULL,
@@ -67,6 +79,7 @@ CREATE TABLE proofs (
 );
 CREATE INDEX witnesses_of_image ON witnesses (place, id);
 """
+LATEST = "SELECT place, level AS t, lower, upper, blocked, seconds, queries FROM images WHERE level > 0"
 
 
 @contextmanager
@@ -112,17 +125,47 @@ def connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
         )
     if row is None:
         raise StoreError(f"{path} was left before its first step: remove the folder and start again")
-    if row["value"] != json.dumps(FORMAT):
-        raise StoreError(
-            f"{path} has format {row['value']}, this version reads {FORMAT}: use the version that wrote it"
-        )
+    if row["value"] not in map(json.dumps, READABLE):
+        known = " and ".join(map(str, READABLE))
+        raise StoreError(f"{path} has format {row['value']}, this version reads {known}: use the version that wrote it")
     return connection
+
+
+def add_levels(connection: sqlite3.Connection) -> None:
+    """Bring a database of format 2 to format 3; of the levels that are over, only the latest of each image is known."""
+    if not _has_levels(connection):
+        connection.execute(LEVELS)
+        connection.execute(f"INSERT INTO levels {LATEST}")
+        connection.execute("UPDATE meta SET value = ? WHERE key = 'format'", (json.dumps(FORMAT),))
+
+
+def write_level(connection: sqlite3.Connection, place: int, bounds: ImageBounds) -> None:
+    """Keep the bounds with which an image leaves a level."""
+    values = (place, bounds.level, bounds.lower, bounds.upper, bounds.blocked, bounds.seconds, bounds.queries)
+    connection.execute("INSERT OR REPLACE INTO levels VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+
+
+def read_level_rows(connection: sqlite3.Connection) -> dict[tuple[int, int], sqlite3.Row]:
+    """The bounds at the end of each level that is over, by place of the image and ``t``."""
+    rows = connection.execute("SELECT * FROM levels" if _has_levels(connection) else LATEST)
+    return {(row["place"], row["t"]): row for row in rows}
+
+
+def _has_levels(connection: sqlite3.Connection) -> bool:
+    found = connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'levels'").fetchone()
+    return found is not None
+
+
+def read_witnesses(connection: sqlite3.Connection, level: int | None = None) -> dict[int, Witness]:
+    """The best witness of every image, by its place: of all, or of those found up to some level."""
+    among = "" if level is None else f"WHERE level <= {level}"
+    query = f"SELECT * FROM witnesses WHERE id IN (SELECT max(id) FROM witnesses {among} GROUP BY place)"
+    return {row["place"]: _witness(row) for row in connection.execute(query)}
 
 
 def read_bounds(connection: sqlite3.Connection) -> list[ImageBounds]:
     """Bounds of every image with the best witness of each."""
-    query = "SELECT * FROM witnesses WHERE id IN (SELECT max(id) FROM witnesses GROUP BY place)"
-    witnesses = {row["place"]: _witness(row) for row in connection.execute(query)}
+    witnesses = read_witnesses(connection)
     return [
         ImageBounds(
             row["index"],

@@ -23,6 +23,7 @@ from l0tre.state import State
 from l0tre.store.database import (
     DATABASE,
     FORMAT,
+    add_levels,
     connect,
     front_bytes,
     guarded,
@@ -33,6 +34,7 @@ from l0tre.store.database import (
     read_partials,
     read_proofs,
     witness_columns,
+    write_level,
 )
 
 __all__ = ["Inputs", "Run", "create_run", "open_run", "read_config", "read_inputs", "read_snapshot"]
@@ -63,6 +65,7 @@ class Run:
         self.owner = secrets.token_hex(8)
         self.written: dict[int, ImageBounds] = {}
         with self._transaction():
+            add_levels(connection)
             self._set("owner", self.owner)
 
     def load_state(self) -> State:
@@ -130,6 +133,8 @@ class Run:
                 "INSERT INTO bounds (place, at, seconds, t, lower, upper) VALUES (?, ?, ?, ?, ?, ?)",
                 (place, now, state.seconds, bounds.level, bounds.lower, bounds.upper),
             )
+        if bounds.level > (0 if before is None else before.level):
+            write_level(self.connection, place, bounds)
         if bounds.witness is not None and (before is None or before.witness is not bounds.witness):
             columns = {"place": place, "at": now, **witness_columns(bounds.witness)}
             names, marks = ", ".join(columns), ", ".join("?" * len(columns))

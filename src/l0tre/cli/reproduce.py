@@ -1,0 +1,167 @@
+"""The commands that reproduce the paper's case studies."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markdown import Markdown
+
+from l0tre.cli import options as opt
+from l0tre.cli.live import follow, stop_on_signal
+from l0tre.cli.root import JsonOption, app
+from l0tre.errors import ConfigError, MissingExtraError
+from l0tre.results import Snapshot
+from l0tre.studies import case_four, case_one
+from l0tre.studies.canvas import cannot_draw
+from l0tre.studies.runs import Plan, carry_out
+from l0tre.studies.summary import Summary
+
+__all__ = ["case_1", "case_4"]
+
+studies = typer.Typer(
+    no_args_is_help=True, help="Reproduce a case study of the paper: runs, tables and figures in one folder."
+)
+app.add_typer(studies, name="reproduce")
+
+
+class Kinds(StrEnum):
+    """Which guarantees to run."""
+
+    GRID = "grid"
+    CERTIFIED = "certified"
+    BOTH = "both"
+
+
+OutOption = Annotated[
+    Path, typer.Option(help="Folder of the study: run folders, tables, figures. The same command goes on with it.")
+]
+ImagesOption = Annotated[int | None, typer.Option(min=1, help="Number of test images.", show_default="the paper's")]
+NetworksOption = Annotated[
+    str | None, typer.Option(metavar="A,B,...", help="Networks, with commas between.", show_default="the paper's")
+]
+KindsOption = Annotated[
+    Kinds, typer.Option("--guarantee", help="grid (as the paper), certified (all real values), both.")
+]
+MaxTOption = Annotated[
+    int | None, typer.Option(min=1, help="Most pixels changed together.", show_default="the paper's")
+]
+BudgetOption = Annotated[float | None, typer.Option(metavar="SECONDS", help="Stop each run after this time.")]
+SeedOption = Annotated[int, typer.Option(help="Seed of the choice of images.")]
+StudyDataOption = Annotated[str, typer.Option(metavar="DATA", help=opt.DATA_HELP)]
+FiguresOnlyOption = Annotated[
+    bool, typer.Option("--figures-only", help="Run nothing: write tables and figures anew from the run folders.")
+]
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Where the images come from, and on what and how long to compute."""
+
+    data: str
+    data_dir: Path | None
+    seed: int
+    device: str
+    time_budget: float | None
+
+
+@studies.command("case-1")
+def case_1(
+    out: OutOption,
+    images: ImagesOption = None,
+    networks: NetworksOption = None,
+    guarantee: KindsOption = Kinds.BOTH,
+    max_t: MaxTOption = None,
+    time_budget: BudgetOption = None,
+    seed: SeedOption = 0,
+    data: StudyDataOption = "mnist",
+    data_dir: opt.DataDirOption = None,
+    device: opt.DeviceOption = "auto",
+    figures_only: FiguresOnlyOption = False,
+    quiet: opt.QuietOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Convergence and global robustness: sdnn (t <= 3, 5,300 images) and dnn-0 (t <= 2, 2,400), epsilon 0.25."""
+    names = _networks(networks, case_one.NETWORKS)
+    plans = case_one.plan_case_one(names, _kinds(guarantee), images=images, max_t=max_t)
+    source = _Source(data, data_dir, seed, device, time_budget)
+    _reproduce(out, () if figures_only else plans, source, case_one.summarise_case_one, quiet=quiet, as_json=as_json)
+
+
+@studies.command("case-4")
+def case_4(
+    out: OutOption,
+    images: ImagesOption = None,
+    networks: NetworksOption = None,
+    guarantee: KindsOption = Kinds.GRID,
+    max_t: MaxTOption = None,
+    time_budget: BudgetOption = None,
+    seed: SeedOption = 0,
+    data: StudyDataOption = "mnist",
+    data_dir: opt.DataDirOption = None,
+    device: opt.DeviceOption = "auto",
+    figures_only: FiguresOnlyOption = False,
+    quiet: opt.QuietOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Architectures and robustness: dnn-1 to dnn-7, t <= 2, 1,000 images, epsilon 0.3."""
+    names = _networks(networks, case_four.NETWORKS)
+    plans = case_four.plan_case_four(names, _kinds(guarantee), images=images, max_t=max_t)
+    source = _Source(data, data_dir, seed, device, time_budget)
+    _reproduce(out, () if figures_only else plans, source, case_four.summarise_case_four, quiet=quiet, as_json=as_json)
+
+
+def _networks(text: str | None, default: Sequence[str]) -> list[str]:
+    if text is None:
+        return list(default)
+    names = [name.strip() for name in text.split(",")]
+    if not all(names) or len(set(names)) < len(names):
+        raise ConfigError(f"--networks {text!r} has an empty or repeated name: give names with commas between")
+    return names
+
+
+def _kinds(kinds: Kinds) -> tuple[str, ...]:
+    return ("grid", "certified") if kinds is Kinds.BOTH else (kinds.value,)
+
+
+def _reproduce(
+    out: Path,
+    plans: Sequence[Plan],
+    source: _Source,
+    summarise: Callable[[Path], Summary],
+    *,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Carry out the runs, if any, then write and print what they say."""
+    silent = quiet or as_json
+    opt.check_budget(source.time_budget)
+    if not plans and (reason := cannot_draw()):
+        raise MissingExtraError(reason)
+    console = Console(stderr=True)
+
+    def watch(name: str, snapshots: Iterator[Snapshot]) -> Snapshot:
+        if not silent:
+            console.print(f"{name} ...", highlight=False)
+        return follow(snapshots, console, quiet=silent)
+
+    with stop_on_signal() as stop:
+        if plans:
+            carry_out(plans, out, **asdict(source), stop=stop, watch=watch)
+        stopped = stop()
+    summary = summarise(out)
+    if as_json:
+        typer.echo(json.dumps(summary.facts, indent=1))
+    elif not quiet:
+        Console(highlight=False).print(Markdown(summary.brief))
+        typer.echo(
+            f"written: {out / 'summary.md'}, {out / 'summary.json'}, {len(summary.files) - 2} tables and figures"
+        )
+        if summary.left_out:
+            typer.echo(f"figures were left out: {summary.left_out}; then add --figures-only to this command")
+    if stopped:
+        raise typer.Exit(130)

@@ -1,0 +1,1 @@
+"""The paper's case studies: their runs, tables and figures."""

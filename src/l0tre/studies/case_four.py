@@ -1,0 +1,182 @@
+"""Case study four: seven architectures side by side, and whether the paper's observations hold for them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from l0tre.comparison import write_comparison
+from l0tre.standings import Comparison, Pair, compare_snapshots
+from l0tre.studies.network_figures import bounds_of_networks, level_rows, spread_of_networks
+from l0tre.studies.runs import Plan, RunData, read_runs
+from l0tre.studies.summary import Figure, Section, Summary, write_summary
+from l0tre.studies.tables import Rows, write_csv
+
+__all__ = ["OBSERVATIONS", "Observation", "answer_observation", "plan_case_four", "summarise_case_four"]
+
+NETWORKS = tuple(f"dnn-{number}" for number in range(1, 8))
+MAX_T, IMAGES, EPSILON = 2, 1000, 0.3
+PAPER_ACCURACY = dict(zip(NETWORKS, (97.75, 97.95, 98.38, 99.06, 99.16, 99.13, 99.41), strict=True))
+
+
+@dataclass(frozen=True)
+class Observation:
+    """Something that the paper observed.
+
+    Attributes:
+        topic: What it is about.
+        claim: What it says.
+        pairs: The networks that it puts in an order: the more robust one, the less robust one.
+    """
+
+    topic: str
+    claim: str
+    pairs: tuple[tuple[str, str], ...]
+
+
+OBSERVATIONS = (
+    Observation(
+        "depth",
+        "DNN-7, the deepest, is less robust than DNN-1 to DNN-6",
+        tuple((other, "dnn-7") for other in NETWORKS[:-1]),
+    ),
+    Observation("convolutions", "DNN-6, with one convolution more, is less robust than DNN-5", (("dnn-5", "dnn-6"),)),
+    Observation(
+        "batch normalisation", "DNN-3, with batch normalisation, is more robust than DNN-2", (("dnn-3", "dnn-2"),)
+    ),
+    Observation(
+        "accuracy is no proxy",
+        "DNN-1 and DNN-3 are more robust than DNN-6 and DNN-7, which are more accurate in the paper",
+        tuple((better, worse) for better in ("dnn-1", "dnn-3") for worse in ("dnn-6", "dnn-7")),
+    ),
+)
+
+
+def plan_case_four(
+    networks: Sequence[str] = NETWORKS,
+    guarantees: Sequence[str] = ("grid",),
+    *,
+    images: int | None = None,
+    max_t: int | None = None,
+) -> tuple[Plan, ...]:
+    """The runs of case study four, with the paper's settings.
+
+    Args:
+        networks: What :func:`l0tre.load` takes.
+        guarantees: A run for each.
+        images: Number of test images instead of the paper's.
+        max_t: Largest number of pixels changed together instead of the paper's.
+
+    Returns:
+        The runs.
+    """
+    return tuple(
+        Plan(network, kind, max_t or MAX_T, images or IMAGES, EPSILON) for kind in guarantees for network in networks
+    )
+
+
+def summarise_case_four(out: str | Path) -> Summary:
+    """Tables, figures and answers from the run folders of case study four, finished or not.
+
+    Args:
+        out: The folder that holds the run folders.
+
+    Returns:
+        What was found; it is also written to ``out``: ``summary.md``, ``summary.json``, ``tables/``, ``figures/``.
+
+    Raises:
+        StoreError: If there are no run folders, or one is damaged.
+    """
+    out = Path(out)
+    runs = read_runs(out)
+    (out / "tables").mkdir(exist_ok=True)
+    sections: list[Section] = []
+    figures: list[Figure] = []
+    facts: dict[str, Any] = {"case": 4}
+    for guarantee in dict.fromkeys(run.guarantee for run in runs):
+        group = [run for run in runs if run.guarantee == guarantee]
+        comparison = compare_snapshots({run.network: run.latest for run in group})
+        answers = [answer_observation(observation, comparison) for observation in OBSERVATIONS]
+        tables = {
+            "observations": [
+                {key: answer[key] for key in ("topic", "claim", "answer", "because")} for answer in answers
+            ],
+            "networks": _network_rows(comparison),
+            "levels": level_rows(group),
+        }
+        for name, rows in tables.items():
+            write_csv(out / "tables" / f"{name}-{guarantee}.csv", rows)
+        sections += [
+            Section(f"The paper's observations ({_words(guarantee)})", tables["observations"]),
+            Section(f"Accuracy beside robustness ({guarantee})", tables["networks"]),
+            Section(f"Bounds, estimates and their spread at each level ({guarantee})", tables["levels"], brief=False),
+        ]
+        facts[guarantee] = {**tables, "pairs": comparison.to_dict()["pairs"]}
+        figures += _figures(group, comparison, out / "figures", guarantee)
+    return write_summary(out, "Case study four: robust architectures", runs, sections, facts, figures)
+
+
+def answer_observation(observation: Observation, comparison: Comparison) -> dict[str, str]:
+    """Whether an observation holds for the networks at hand.
+
+    Args:
+        observation: What was observed.
+        comparison: What is known.
+
+    Returns:
+        ``topic``, ``claim``, ``answer`` and ``because``. The answer is ``holds`` if every order that the observation
+        needs is certain, ``does not hold`` if one of them is certainly otherwise, ``open`` if neither is known, and
+        ``not evaluated`` if a network is missing.
+    """
+    known = {standing.network for standing in comparison.standings}
+    missing = sorted({name for pair in observation.pairs for name in pair} - known)
+    base = {"topic": observation.topic, "claim": observation.claim}
+    if missing:
+        return {**base, "answer": "not evaluated", "because": f"there are no runs of {', '.join(missing)}"}
+    pairs = [comparison.pair(better, worse) for better, worse in observation.pairs]
+    against = [pair for pair in pairs if pair.order in ("less", "equal")]
+    undecided = [pair for pair in pairs if pair.order == "open"]
+    answer, shown = ("does not hold", against) if against else ("open", undecided) if undecided else ("holds", pairs)
+    return {**base, "answer": answer, "because": _reason(shown)}
+
+
+def _reason(pairs: Sequence[Pair]) -> str:
+    """The differences of mean safe radii behind an answer, and what they rest on."""
+    ranges = [f"{pair.first} - {pair.second}: {pair.difference[0]:.3f} to {pair.difference[1]:.3f}" for pair in pairs]
+    open_ = [pair.settle for pair in pairs if pair.order == "open"]
+    scopes = dict.fromkeys(pair.scope for pair in pairs if pair.scope)
+    end = f"to settle it: {', '.join(dict.fromkeys(open_))}" if open_ else f"certain for {' and '.join(scopes)}"
+    return f"differences of mean safe radii {'; '.join(ranges)}; {end}"
+
+
+def _network_rows(comparison: Comparison) -> Rows:
+    return [
+        {
+            "network": standing.network,
+            "accuracy in the paper": PAPER_ACCURACY.get(standing.network),
+            "accuracy here": round(100 * standing.accuracy, 2),
+            "mean safe radius": f"{standing.radius[0]:.3f} to {standing.radius[1]:.3f}",
+            "estimate": standing.estimate,
+            "radius known exactly": f"{standing.exact:.1%}",
+            "complete": standing.finished,
+        }
+        for standing in comparison.standings
+    ]
+
+
+def _figures(runs: Sequence[RunData], comparison: Comparison, folder: Path, guarantee: str) -> list[Figure]:
+    folder.mkdir(exist_ok=True)
+    compared = write_comparison(comparison, folder, f"comparison-{guarantee}")
+    drawn = [
+        ("bounds and estimates of each network at each t", bounds_of_networks(runs, folder / f"bounds-{guarantee}")),
+        (
+            "means and standard deviations of estimates and radii",
+            spread_of_networks(runs, folder / f"spread-{guarantee}"),
+        ),
+        ("accuracy beside robustness, and every two networks", compared),
+    ]
+    return [Figure(f"{guarantee}: {caption}", files) for caption, files in drawn]
+
+
+def _words(guarantee: str) -> str:
+    return "certified: all real values" if guarantee == "certified" else f"guarantee {guarantee}"
