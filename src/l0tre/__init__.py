@@ -4,8 +4,11 @@ A lower bound that is proved, an upper bound that is shown by a real input, for 
 """
 
 from l0tre.api import anytime, evaluate, resume, resume_anytime
+from l0tre.attacks.api import attack, attack_details
+from l0tre.attacks.results import Attacked
 from l0tre.certify.certificate import read_certificate
 from l0tre.certify.check import CheckResult, check
+from l0tre.comparison import Comparison, compare
 from l0tre.data import Dataset, load_data
 from l0tre.domain import Domain, make_domain
 from l0tre.errors import L0treError
@@ -18,7 +21,9 @@ from l0tre.verification import Verdict, verify
 __version__ = "0.1.0"
 
 __all__ = [
+    "Attacked",
     "CheckResult",
+    "Comparison",
     "Dataset",
     "Domain",
     "ImageBounds",
@@ -29,7 +34,10 @@ __all__ = [
     "Verdict",
     "Witness",
     "anytime",
+    "attack",
+    "attack_details",
     "check",
+    "compare",
     "evaluate",
     "load",
     "load_data",

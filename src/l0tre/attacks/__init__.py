@@ -1,0 +1,1 @@
+"""Upper bounds: adversarial inputs with as few changed groups as can be found."""

@@ -1,0 +1,106 @@
+"""Every single group, every pair, at the ends of their ranges; then the paper's accumulation and tightening."""
+
+import math
+
+from torch import Tensor
+
+from l0tre.attacks.meter import Meter
+from l0tre.attacks.task import Task, keep_smaller
+from l0tre.domain import make_grid
+from l0tre.exhaustive.describe import describe
+from l0tre.exhaustive.engine import choose_engine, make_scanner
+from l0tre.exhaustive.partial import Partial, advance, begin
+from l0tre.exhaustive.ranking import Ranking
+from l0tre.exhaustive.scan import Level, make_level
+from l0tre.exhaustive.sets import count_sets
+from l0tre.exhaustive.upper import accumulate, tighten
+
+__all__ = ["exact", "greedy"]
+
+LEVELS = (1, 2)
+
+
+def greedy(meter: Meter, task: Task, best: Tensor, limit: Tensor) -> Tensor:
+    """The paper's attack: rank single groups (then pairs) by what they do, accumulate them, restore superfluous ones.
+
+    Ranks by the label's score, as the paper does, and by the margin.
+
+    Args:
+        meter: Network and counters, for the images of the task.
+        task: What is attacked.
+        best: float32 ``[images, values]``, adversarial inputs; the original where none is known.
+        limit: int64 ``[images]``, forward and backward passes of the meter at which an image stops. A level that needs
+            more is left out, but single groups are ranked in any case where nothing is known yet. A grid point that is
+            decided from a window counts as the share of a forward pass that it costs.
+
+    Returns:
+        float32 ``[images, values]``, inputs that are no larger.
+    """
+    return _levels(meter, task, best, limit, accumulating=True)
+
+
+def exact(meter: Meter, task: Task, best: Tensor, limit: Tensor) -> Tensor:
+    """Only single groups and pairs themselves: nothing that small is missed, at the ends of their ranges.
+
+    Singles are tried where two changed groups are the best known (or nothing is), pairs where three are.
+
+    Args:
+        meter: As for :func:`greedy`, likewise ``task`` and ``best``.
+        task: What is attacked.
+        best: Adversarial inputs so far.
+        limit: As for :func:`greedy`; a level that needs more is left out.
+
+    Returns:
+        float32 ``[images, values]``, inputs that are no larger.
+    """
+    return _levels(meter, task, best, limit, accumulating=False)
+
+
+def _levels(meter: Meter, task: Task, best: Tensor, limit: Tensor, *, accumulating: bool) -> Tensor:
+    best = best.clone()
+    grid = make_grid(task.domain, 1.0, colours="corners").to(task.images.device)
+    engine = choose_engine(meter.network, task.domain, grid)
+    saving = describe(engine).saving
+    for t in LEVELS:
+        if t > task.domain.groups:
+            break
+        cost = math.ceil(count_sets(task.domain.groups, t) * grid.shape[1] ** t / saving)
+        cost += 2 * min(count_sets(task.domain.groups, t), task.domain.groups) * accumulating
+        sizes = task.sizes(best)
+        affordable = (meter.spent + cost <= limit) | ((sizes > task.domain.groups) & (accumulating and t == 1))
+        useful = (sizes > t) if accumulating else (sizes == t + 1) | (sizes > task.domain.groups)
+        rows = ((sizes > task.enough) & useful & affordable).nonzero()[:, 0]
+        if not len(rows) or meter.halted():
+            continue
+        level = make_level(task.domain, grid, t)
+        scanner, most, width = make_scanner(engine, level, meter.batcher, meter.memory)
+        for block in rows.split(most):
+            scan = scanner.prepare(task.images[block], task.labels[block])
+            partial = begin(t, len(block), min(level.sets, task.domain.groups), task.images.device)
+            while partial.position < level.sets and not meter.halted():
+                stop = min(partial.position + max(1, width // len(block)), level.sets)
+                partial = advance(partial, scan(partial.position, stop))
+            meter.charge(block, math.ceil(partial.position * level.points / saving))
+            best[block] = _gather(meter, task.part(block), best[block], block, level, partial, accumulating)
+    return best
+
+
+def _gather(
+    meter: Meter, task: Task, best: Tensor, owner: Tensor, level: Level, partial: Partial, accumulating: bool
+) -> Tensor:
+    """What the ranked sets give: the first one alone, or as many as it takes."""
+    for ranking in (partial.by_margin, partial.by_score):
+        first = ranking
+        if not accumulating:
+            first = Ranking(ranking.values[:, :1], ranking.sets[:, :1], ranking.points[:, :1])
+        found, changed, each = accumulate(meter.batcher, level, task.images, task.labels, first)
+        meter.charge(owner, each)
+        hits = found.nonzero()[:, 0]
+        if accumulating:
+            smaller, queries = tighten(
+                meter.batcher, task.domain, task.images[hits], task.labels[hits], changed[hits], meter.halted
+            )
+            meter.charge(owner[hits], queries)
+            changed = changed.index_copy(0, hits, smaller)
+        best = keep_smaller(task, best, changed)
+    return best

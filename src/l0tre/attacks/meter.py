@@ -1,0 +1,125 @@
+"""Runs the network for an attack and counts what each image costs."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from l0tre.errors import ModelError
+from l0tre.memory import Batcher
+from l0tre.model.network import Network, exact_float32
+
+__all__ = ["Meter", "has_gradients"]
+
+# A backward pass keeps every activation that a forward pass may drop.
+BACKWARD_SHARE = 4
+
+Loss = Callable[[Tensor, slice], Tensor]
+
+
+def has_gradients(network: Network) -> bool:
+    """Whether scores can be differentiated with respect to the input."""
+    x = torch.zeros(1, *network.input_shape, device=network.device, requires_grad=True)
+    try:
+        with torch.enable_grad():
+            return bool(network.forward(x).requires_grad)
+    except (ModelError, RuntimeError, TypeError, ValueError):  # a function that leaves torch, or refuses such a tensor
+        return False
+
+
+class Meter:
+    """A network, its memory budget, and the queries that were spent on each image.
+
+    Attributes:
+        forwards: int64 ``[images]``, forward passes so far.
+        backwards: int64 ``[images]``, backward passes so far.
+        halted: Whether the work should stop; asked inside long steps.
+        watch: Called after every query.
+        gradients_possible: Whether the network is differentiable.
+    """
+
+    def __init__(self, network: Network, images: int, memory: int, halted: Callable[[], bool] = lambda: False) -> None:
+        self.network = network
+        self.memory = memory
+        self.batcher = Batcher(network, memory)
+        self.forwards = torch.zeros(images, dtype=torch.int64, device=network.device)
+        self.backwards = torch.zeros(images, dtype=torch.int64, device=network.device)
+        self.halted = halted
+        self.watch: Callable[[], None] = lambda: None
+        self.gradients_possible = has_gradients(network)
+
+    @property
+    def spent(self) -> Tensor:
+        """Forward and backward passes so far, int64 ``[images]``."""
+        return self.forwards + self.backwards
+
+    def charge(self, images: Tensor, queries: Tensor | int) -> None:
+        """Count forward passes that were made elsewhere.
+
+        Args:
+            images: int64 ``[rows]``, without repetition.
+            queries: For each of them.
+        """
+        self.forwards[images] += queries
+
+    def scores(self, owner: Tensor, make: Callable[[int, int], Tensor]) -> Tensor:
+        """Scores of inputs that are made as they are needed.
+
+        Args:
+            owner: int64 ``[rows]``, the image behind each input.
+            make: Gives the inputs of rows ``start`` to ``stop`` as ``[stop - start, values]``.
+
+        Returns:
+            float32 ``[rows, classes]``.
+        """
+        shape = self.network.input_shape
+        self.forwards += torch.bincount(owner, minlength=len(self.forwards))
+        scores = self.batcher.run(len(owner), lambda start, stop: make(start, stop).reshape(-1, *shape))
+        self.watch()
+        return scores
+
+    def gradients(self, owner: Tensor, inputs: Tensor, loss: Loss) -> tuple[Tensor, Tensor]:
+        """Scores, and the gradient of a loss with respect to each input.
+
+        Args:
+            owner: int64 ``[rows]``, the image behind each input.
+            inputs: float32 ``[rows, values]``.
+            loss: From scores ``[part, classes]`` of some rows, and which ones, to a loss for each.
+
+        Returns:
+            float32 ``[rows, classes]`` and ``[rows, values]``.
+
+        Raises:
+            ModelError: If the network gives NaN or infinite gradients.
+        """
+        count = torch.bincount(owner, minlength=len(self.forwards))
+        self.forwards += count
+        self.backwards += count
+        scores = torch.empty(len(inputs), self.network.classes, device=inputs.device)
+        slopes = torch.empty(inputs.shape, device=inputs.device)
+        start = 0
+        while start < len(inputs):
+            rows = slice(start, min(start + max(1, self.batcher.rows // BACKWARD_SHARE), len(inputs)))
+            try:
+                scores[rows], slopes[rows] = self._differentiate(inputs[rows], rows, loss)
+            except torch.OutOfMemoryError as error:
+                if self.batcher.rows == 1:
+                    raise ModelError("the device has too little memory for a single input: use --device cpu") from error
+                torch.cuda.empty_cache()
+                self.batcher.rows //= 2
+                continue
+            start = rows.stop
+        if not bool(torch.isfinite(slopes).all()):
+            raise ModelError(
+                f"{self.network.name} gives NaN or infinite gradients inside the domain: check the model, or use a "
+                "method without gradients (greedy, search)"
+            )
+        self.watch()
+        return scores, slopes
+
+    def _differentiate(self, inputs: Tensor, rows: slice, loss: Loss) -> tuple[Tensor, Tensor]:
+        with torch.inference_mode(False), torch.enable_grad(), exact_float32(self.network.device):
+            x = inputs.clone().requires_grad_()
+            scores = self.network.forward(x.reshape(-1, *self.network.input_shape))
+            (slope,) = torch.autograd.grad(loss(scores, rows).sum(), x)
+        return scores.detach(), slope

@@ -1,0 +1,99 @@
+"""Descent on a smooth stand-in for the number of changed groups (as sigma-zero does for features, here for groups)."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from l0tre.attacks.meter import Meter
+from l0tre.attacks.task import Task, flipped, keep_smaller
+from l0tre.exhaustive.upper import tighten
+from l0tre.model.network import margins
+
+__all__ = ["saliency"]
+
+RATE = 1.0  # first step length, in shares of a value's range; falls to a tenth along a cosine
+SMOOTHING = 1e-3  # squared share of the range at which a group counts as half changed
+THRESHOLD, PACE = 0.3, 0.01  # changes below the threshold are undone; it adapts by this pace
+DECAY = (0.9, 0.999)  # of the running means of gradients and of their squares
+ARRAYS = 10  # arrays of the images' size that a step holds
+LARGEST = 256  # restoring groups one by one is left out for inputs with more changed groups
+
+
+def saliency(meter: Meter, task: Task, best: Tensor, limit: Tensor) -> Tensor:
+    """Descend from the originals to inputs with another decision and few changed groups.
+
+    Args:
+        meter: Network and counters, for the images of the task; the network needs gradients.
+        task: What is attacked.
+        best: float32 ``[images, values]``, adversarial inputs; the original where none is known.
+        limit: int64 ``[images]``, forward and backward passes of the meter at which an image stops. A step takes two;
+            all images make as many steps as the one that may make fewest. Restoring superfluous groups comes on top.
+
+    Returns:
+        float32 ``[images, values]``, inputs that are no larger.
+    """
+    best = best.clone()
+    block = max(1, meter.memory // (4 * ARRAYS * task.images.shape[1]))
+    left = limit - meter.spent
+    todo = ((task.sizes(best) > task.enough) & (left >= 2)).nonzero()[:, 0]
+    for rows in todo.split(block):
+        part = task.part(rows)
+        found = _descend(meter, part, rows, int(left[todo].min()) // 2)
+        hits = (part.sizes(found) <= min(LARGEST, task.domain.groups)).nonzero()[:, 0]
+        smaller, queries = tighten(
+            meter.batcher, task.domain, part.images[hits], part.labels[hits], found[hits], meter.halted
+        )
+        meter.charge(rows[hits], queries)
+        found[hits] = smaller
+        best[rows] = keep_smaller(part, best[rows], found)
+    return best
+
+
+def _descend(meter: Meter, task: Task, owner: Tensor, steps: int) -> Tensor:
+    """The smallest adversarial input met on the way; the original where none was."""
+    domain, images = task.domain, task.images
+    open_ = torch.zeros(images.shape[1], dtype=torch.bool, device=images.device)
+    open_[domain.members] = True
+    width = torch.where(open_, domain.high - domain.low, 0)
+    change = torch.zeros_like(images)
+    mean, square = torch.zeros_like(images), torch.zeros_like(images)
+    threshold = torch.full((len(images), 1), THRESHOLD, device=images.device)
+    best = images.clone()
+
+    def loss(scores: Tensor, rows: slice) -> Tensor:
+        return margins(scores, task.labels[rows]).clamp(min=0)
+
+    for step in range(steps):
+        if meter.halted():
+            break
+        x = torch.where(change != 0, task.snap(images + change * width), images)
+        scores, slope = meter.gradients(owner, x, loss)
+        hit = flipped(scores, task.labels)
+        best = torch.where(hit[:, None], keep_smaller(task, best, x), best)
+        slope = slope * width + _smooth_slope(task, change)
+        slope = slope / slope.abs().amax(1, keepdim=True).clamp(min=1e-12)
+        mean = DECAY[0] * mean + (1 - DECAY[0]) * slope
+        square = DECAY[1] * square + (1 - DECAY[1]) * slope**2
+        rate = RATE * max(0.1, (1 + math.cos(math.pi * step / steps)) / 2)
+        drift = mean / (1 - DECAY[0] ** (step + 1)) / ((square / (1 - DECAY[1] ** (step + 1))).sqrt() + 1e-8)
+        change = change - rate * drift
+        moved = torch.clamp(images + change * width, domain.low, domain.high) - images
+        change = torch.where(open_, moved / width.clamp(min=1e-12), 0)
+        threshold = (threshold + torch.where(hit[:, None], PACE, -PACE) * rate).clamp(0, 1)
+        large = (change.abs()[:, domain.members].amax(2) >= threshold).repeat_interleave(domain.members.shape[1], 1)
+        kept = torch.zeros_like(change, dtype=torch.bool)
+        kept[:, domain.members.flatten()] = large
+        change = torch.where(kept, change, 0)
+    return best
+
+
+def _smooth_slope(task: Task, change: Tensor) -> Tensor:
+    """Gradient of the mean over groups of ``n / (n + SMOOTHING)``, n the squared length of a group's change."""
+    domain = task.domain
+    own = torch.arange(domain.members.shape[1], device=change.device) < domain.sizes[:, None]
+    length = ((change**2)[:, domain.members] * own).sum(2)
+    factor = 2 * SMOOTHING / (length + SMOOTHING) ** 2 / domain.groups
+    spread = torch.zeros_like(change)
+    spread[:, domain.members.flatten()] = factor.repeat_interleave(domain.members.shape[1], 1)
+    return spread * change

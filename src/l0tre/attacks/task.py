@@ -1,0 +1,87 @@
+"""What is attacked: inputs, the class that each must leave, and what may change."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from l0tre.domain import Domain
+from l0tre.exhaustive.upper import changed_groups
+from l0tre.model.network import Network, margins, round_off
+
+__all__ = ["Task", "keep_smaller", "rounded", "towards"]
+
+LEVELS = 255  # of an 8-bit image
+
+
+@dataclass(frozen=True)
+class Task:
+    """Inputs to attack, all on the network's device.
+
+    Attributes:
+        images: float32 ``[images, values]``, the originals.
+        labels: int64 ``[images]``, the class that each must leave.
+        domain: The groups that may change, and their ranges.
+        enough: int64 ``[images]``, a number of changed groups that no input can undercut: the search stops there.
+        rounding: Whether changed values must be multiples of 1/255.
+    """
+
+    images: Tensor
+    labels: Tensor
+    domain: Domain
+    enough: Tensor
+    rounding: bool = False
+
+    def part(self, rows: Tensor) -> "Task":
+        """The task for some of the images."""
+        return replace(self, images=self.images[rows], labels=self.labels[rows], enough=self.enough[rows])
+
+    def sizes(self, inputs: Tensor) -> Tensor:
+        """Changed groups of each input ``[images, values]``, int64; ``groups + 1`` where nothing is changed."""
+        count = changed_groups(self.domain, self.images, inputs).sum(1)
+        return torch.where(count > 0, count, self.domain.groups + 1)
+
+    def snap(self, values: Tensor) -> Tensor:
+        """Values of any shape as they may be used: rounded if the task asks for it."""
+        return rounded(values) if self.rounding else values
+
+
+def rounded(values: Tensor) -> Tensor:
+    """The nearest multiples of 1/255, bit for bit what reading an 8-bit image gives."""
+    return (values * LEVELS).round() / LEVELS
+
+
+def flipped(scores: Tensor, labels: Tensor) -> Tensor:
+    """Where the label has lost by more than round-off, so that a replay elsewhere agrees; bool ``[rows]``."""
+    return margins(scores, labels) < -round_off(scores)
+
+
+def keep_smaller(task: Task, old: Tensor, new: Tensor) -> Tensor:
+    """For each image the input with fewer changed groups, the old one on a tie; all ``[images, values]``."""
+    return torch.where((task.sizes(new) < task.sizes(old))[:, None], new, old)
+
+
+def towards(network: Network, target: int) -> Network:
+    """A network of two scores: the best class other than ``target``, and ``target``.
+
+    Leaving class 0 of this network is reaching ``target`` in the given one, so every method can be aimed.
+    """
+
+    def view(scores: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        def two(x: Tensor) -> Tensor:
+            every = scores(x)
+            others = torch.cat([every[:, :target], every[:, target + 1 :]], 1)
+            return torch.stack([others.amax(1), every[:, target]], 1)
+
+        return two
+
+    return replace(
+        network,
+        forward=view(network.forward),
+        reference=view(network.reference),
+        classes=2,
+        graph=None,
+        exact=None,
+        note="it is aimed at one class",
+    )
