@@ -9,8 +9,13 @@ import typer
 from rich.console import Console
 
 from l0tre.api import anytime, resume_anytime
+from l0tre.cli import attack as _attack  # noqa: F401  # its command belongs to the app
+from l0tre.cli import compare as _compare  # noqa: F401  # likewise
+from l0tre.cli import compare_attacks as _compare_attacks  # noqa: F401  # likewise
 from l0tre.cli import options as opt
-from l0tre.cli import verify as _verify  # noqa: F401  # its commands belong to the app
+from l0tre.cli import reproduce as _reproduce  # noqa: F401  # likewise
+from l0tre.cli import verify as _verify  # noqa: F401  # likewise
+from l0tre.cli import zoo as _zoo  # noqa: F401  # likewise
 from l0tre.cli.live import follow, stop_on_signal
 from l0tre.cli.render import show_description, show_snapshot
 from l0tre.cli.root import MODEL_HELP, JsonOption, UsageError, app

@@ -1,0 +1,1 @@
+"""Other libraries: their attacks as peers of ours, and our attack inside them."""
