@@ -42,12 +42,14 @@ class Stage:
     Attributes:
         method: A key of :data:`METHODS`.
         share: Of what is left of an image's budget, from 0 to 1.
+        least: Queries below which the method is of little use; it may take them, up to half of what is left.
         floor: Images with so many changed groups or fewer are left to later stages.
         ceiling: Images with more changed groups are left alone; 0 for no such limit.
     """
 
     method: str
     share: float
+    least: int = 0
     floor: int = 0
     ceiling: int = 0
 
@@ -70,7 +72,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
 # What auto runs. A quarter goes to other ideas than the local search: where gradients mislead, only they help. Trying
 # all single groups is a safer way from two changed groups to one than looking for the right one.
 WITH_GRADIENTS = (
-    Stage("saliency", 0.1),
+    Stage("saliency", 0.1, least=200),
     Stage("local", 0.85, floor=2),
     Stage("exact", 0.9, ceiling=3),
     Stage("local", 0.85, ceiling=2),

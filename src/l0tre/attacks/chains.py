@@ -12,6 +12,7 @@ from l0tre.attacks.task import Task
 __all__ = ["LEAST_CHAINS", "MOST_RIVALS", "Chains", "begin", "join", "pick", "restart", "survivors"]
 
 MOST_RIVALS = 9  # classes that are aimed at: those with the highest scores
+RIVAL_QUERIES = 100  # what an image must be able to spend on each of them
 LEAST_CHAINS = 3  # of an image with fewer rivals: the others differ by chance
 # Steps since the image's last success, and how many chains go on from there: the search narrows to the nearest classes.
 NARROWING = ((1, 5), (12, 3))
@@ -53,7 +54,7 @@ def join(parts: Sequence[Chains]) -> Chains:
     return Chains(*(torch.cat([getattr(part, field.name) for part in parts]) for field in fields(Chains)))
 
 
-def begin(meter: Meter, task: Task, best: Tensor, rows: Tensor) -> Chains:
+def begin(meter: Meter, task: Task, best: Tensor, rows: Tensor, queries: int) -> Chains:
     """Chains from the original to every near class, and from the best adversarial input to what it is taken for.
 
     Args:
@@ -61,6 +62,7 @@ def begin(meter: Meter, task: Task, best: Tensor, rows: Tensor) -> Chains:
         task: What is attacked.
         best: float32 ``[images, values]``, adversarial inputs; the original where none is known.
         rows: int64, the images to begin with.
+        queries: What each of them can spend: with little, fewer classes are aimed at.
 
     Returns:
         The chains.
@@ -72,7 +74,7 @@ def begin(meter: Meter, task: Task, best: Tensor, rows: Tensor) -> Chains:
 
     scores = meter.scores(rows, originals)
     scores = scores.scatter(1, task.labels[rows, None], float("-inf"))
-    count = min(MOST_RIVALS, scores.shape[1] - 1)
+    count = min(MOST_RIVALS, scores.shape[1] - 1, max(2, queries // RIVAL_QUERIES))
     rivals = scores.topk(count, 1).indices
     copies = -(-LEAST_CHAINS // count)
     rivals = rivals.repeat(1, copies)

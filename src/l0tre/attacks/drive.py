@@ -56,7 +56,9 @@ def carry_out(
         if meter.halted() or not bool(((sizes > task.enough) & (meter.spent < budget)).any()):
             break
         allowed = (sizes <= stage.ceiling) | (stage.ceiling == 0)
-        limit = meter.spent + (stage.share * (budget - meter.spent).clamp(min=0) * allowed).long()
+        left = (budget - meter.spent).clamp(min=0)
+        share = torch.maximum(stage.share * left, (left / 2).clamp(max=stage.least))
+        limit = meter.spent + (share * allowed).long()
         if progress is not None:
             meter.watch = _teller(meter, task, best, stage.method, budget, progress)
         some = replace(task, enough=task.enough.clamp(min=stage.floor))

@@ -71,7 +71,7 @@ def _search(meter: Meter, task: Task, best: Tensor, rows: Tensor, limit: Tensor,
     rows = rows[((sizes > task.enough) & (meter.spent < limit))[rows]]
     if not len(rows):
         return
-    chains = begin(meter, task, best, rows)
+    chains = begin(meter, task, best, rows, int((limit - meter.spent)[rows].min()))
     since = torch.zeros_like(sizes)
     step = 0
     while not meter.halted():

@@ -255,14 +255,12 @@ def _show(result: Attacked, data: Dataset, console: Console, targeted: int | Non
     if total > ROWS:
         console.print(f"... and {total - ROWS} more (--out or --json has them all)")
     count = int(result.changed.sum())
-    console.print(
-        f"\nfound     {count} of {total - already} images" + (f" ({already} need no change)" if already else "")
-    )
+    others = f" ({already} need no change)" if already else ""
+    console.print(f"\nfound     {count} of {total - already} images{others}")
     if count:
         optimal = int((result.optimal & result.changed).sum())
-        console.print(
-            f"distance  mean {result.mean:.3f}, median {result.median:g} {result.unit}s; {optimal} proved optimal"
-        )
+        distance = f"mean {result.mean:.3f}, median {result.median:g} {result.unit}s"
+        console.print(f"distance  {distance}; {optimal} proved optimal")
     console.print(f"time      {result.seconds:.1f} s, {result.seconds / total:.3f} s an image")
     for note in result.notes:
         console.print(f"note: {escape(note)}", soft_wrap=True)
