@@ -5,8 +5,11 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
+from torch import Tensor
 
 import l0tre
+from l0tre.data import select
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -18,6 +21,12 @@ def load_example(name: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def digits_at(places: list[int]) -> tuple[Tensor, Tensor]:
+    digits = select(l0tre.load_data("mnist5k", input_shape=(1, 14, 14), resize=True), indices=places)
+    assert digits.labels is not None
+    return digits.images, digits.labels
 
 
 def check_bounds(result: l0tre.Snapshot, max_t: int) -> None:
@@ -36,11 +45,14 @@ def check_bounds(result: l0tre.Snapshot, max_t: int) -> None:
     assert result.upper == pytest.approx(sum(b.upper for b in result.images) / len(result.images))
 
 
+NAMES = ["attack", "attack_adapters", "black_box", "certify", "evaluate_module", "tabular"]
+
+
 def test_every_example_is_tested() -> None:
-    assert sorted(path.stem for path in EXAMPLES.glob("*.py")) == ["black_box", "certify", "evaluate_module", "tabular"]
+    assert sorted(path.stem for path in EXAMPLES.glob("*.py")) == NAMES
 
 
-@pytest.mark.parametrize("name", ["black_box", "certify", "evaluate_module", "tabular"])
+@pytest.mark.parametrize("name", NAMES)
 def test_example_is_short(name: str) -> None:
     assert len((EXAMPLES / f"{name}.py").read_text(encoding="utf-8").splitlines()) < 60
 
@@ -95,3 +107,37 @@ def test_certify(capsys: pytest.CaptureFixture[str]) -> None:
     assert result.margin > 0
     assert result.nodes >= 1
     assert f"{result.nodes:,} parts cover every set of 2 pixels" in printed
+
+
+def test_attack(capsys: pytest.CaptureFixture[str]) -> None:
+    module = load_example("attack")
+    result, aimed = module.main()
+    printed = capsys.readouterr().out
+    network = l0tre.load("sdnn")
+    images, labels = digits_at([0, 1000, 2000, 3000, 4000])
+    assert result.found.all()
+    assert torch.equal(result.labels, labels)
+    assert torch.equal(network.scores(result.adversarial).argmax(1), result.decisions)
+    assert (result.decisions != labels).all()
+    # The bundled network gives way to few pixels; each pixel is one value here.
+    assert torch.equal((result.adversarial != images).flatten(1).sum(1), result.distance)
+    assert int(result.distance.max()) < 10
+    assert printed.count("->") == int(result.distance[0])
+    assert f"the network says {int(result.decisions[0])}" in printed
+    assert f"mean {result.mean:.2f}" in printed
+    assert (aimed.decisions[aimed.found] == module.TARGET).all()
+    assert aimed.found.all()
+    assert f"to class {module.TARGET}: {aimed.distance.tolist()} pixels" in printed
+
+
+def test_attack_adapters(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("foolbox")
+    pytest.importorskip("art")
+    by_foolbox, by_art = load_example("attack_adapters").main()
+    printed = capsys.readouterr().out
+    network = l0tre.load("sdnn")
+    images, labels = digits_at([0, 1500, 3000])
+    for found in (by_foolbox, by_art):
+        assert (network.scores(found).argmax(1) != labels).all()
+        assert str((found != images).flatten(1).sum(1).tolist()) in printed
+    assert "3 of 3 found" in printed

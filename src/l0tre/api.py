@@ -11,7 +11,7 @@ from l0tre.errors import StoreError
 from l0tre.inputs import Images, Labels, load_inputs
 from l0tre.loop import drive
 from l0tre.model.load import Source, load
-from l0tre.problem import GuaranteeWish, Settings, make_problem, start
+from l0tre.problem import ATTACK, GuaranteeWish, Settings, make_problem, start
 from l0tre.results import Snapshot
 from l0tre.store import Inputs, Run, create_run, open_run, read_config, read_inputs, write_exports
 
@@ -32,6 +32,7 @@ def anytime(
     sample: float = 0.0,
     seed: int = 0,
     guarantee: GuaranteeWish = "auto",
+    attack: int = ATTACK,
     device: str = "auto",
     time_budget: float | None = None,
     out: str | Path | None = None,
@@ -55,6 +56,8 @@ def anytime(
         seed: Of the random subspaces.
         guarantee: What the lower bounds hold for: ``certified`` (all real values), ``grid``, ``lipschitz`` (all real
             values, ``max_t`` at most 2), or ``auto``: certified where the network's operations allow it, else grid.
+        attack: Forward and backward passes for each image to look for closer adversarial inputs (see
+            :func:`l0tre.attack`), beyond what the search gives anyway; 0 for none.
         device: Where to compute, if ``network`` is not loaded yet.
         time_budget: Seconds; ``None`` for no limit.
         out: A new folder for a run that survives a crash and can be resumed.
@@ -67,7 +70,7 @@ def anytime(
     Raises:
         L0treError: At once, before the first snapshot, if anything given cannot be used.
     """
-    settings = Settings(max_t, epsilon, grid, colours, memory, sample, seed, guarantee)
+    settings = Settings(max_t, epsilon, grid, colours, memory, sample, seed, guarantee, attack)
     net, data = load_inputs(network, images, labels, device)
     problem = make_problem(
         net,

@@ -157,14 +157,16 @@ def make_grid(domain: Domain, epsilon: float, kind: GridKind = "uniform", colour
             the end points of each value.
 
     Returns:
-        float32 ``[groups, points, width]``, in the column order of ``domain.members``. Groups with fewer points
-        repeat their last one.
+        float32 ``[groups, points, width]`` on the domain's device, in the column order of ``domain.members``. Groups
+        with fewer points repeat their last one.
 
     Raises:
         ConfigError: If ``epsilon`` is not positive or a group has too many points.
     """
     if not epsilon > 0:
         raise ConfigError(f"epsilon is {epsilon}: give a spacing above 0, for example 0.25")
+    device = domain.low.device
+    domain = domain.to(torch.device("cpu"))
     lows = domain.low[domain.members].double()
     highs = domain.high[domain.members].double()
     keys = torch.cat([lows, highs, domain.sizes[:, None].double()], 1)
@@ -186,7 +188,7 @@ def make_grid(domain: Domain, epsilon: float, kind: GridKind = "uniform", colour
         tables.append(torch.cat([points, points[:, :1].expand(-1, width - size)], 1))
     most = max(len(table) for table in tables)
     full = [torch.cat([table, table[-1:].expand(most - len(table), -1)]) for table in tables]
-    return torch.stack(full)[inverse]
+    return torch.stack(full)[inverse].to(device)
 
 
 def _array(value: Range) -> Tensor:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 
+from l0tre.attacks.route import strengthen
 from l0tre.book import Book
 from l0tre.certify.judge import lipschitz_judge
 from l0tre.certify.route import OnProved, prove
@@ -58,8 +59,11 @@ def _steps(book: Book, on_proved: OnProved | None) -> Iterator[None]:
         yield from sample_all(book)
     elif settings.guarantee == "certified":
         yield from attack(book)
+        yield from strengthen(book)
         yield from prove(book, on_proved)
-    elif settings.guarantee == "lipschitz":
-        yield from exhaust(book, lipschitz_judge(book))
     else:
-        yield from exhaust(book)
+        judge = lipschitz_judge(book) if settings.guarantee == "lipschitz" else None
+        yield from exhaust(book, 1, judge)
+        yield from strengthen(book)
+        for t in range(2, settings.max_t + 1):
+            yield from exhaust(book, t, judge)

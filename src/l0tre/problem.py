@@ -19,9 +19,10 @@ from l0tre.model.network import Network, margins
 from l0tre.results import Excluded, ImageBounds
 from l0tre.state import State
 
-__all__ = ["GuaranteeWish", "Problem", "Settings", "cannot_certify", "make_problem", "start"]
+__all__ = ["ATTACK", "GuaranteeWish", "Problem", "Settings", "cannot_certify", "make_problem", "start"]
 
 GuaranteeWish = Literal["auto", "certified", "grid", "lipschitz"]
+ATTACK = 1000  # queries of the attack on each image: about what ranking single pixels costs
 LIPSCHITZ_MOST = 2  # groups that change together: beyond, the constants are too large to prove anything
 
 
@@ -41,6 +42,8 @@ class Settings:
         guarantee: What the lower bounds hold for: ``certified`` (all real values, by linear relaxation and branch and
             bound), ``grid`` (the grid's values), ``lipschitz`` (all real values, by the grid and a Lipschitz bound),
             or ``auto``: certified if the network's operations can be bounded, else grid.
+        attack: Forward and backward passes for each image to look for closer adversarial inputs than the levels' own
+            search gives (see ``l0tre.attacks``); 0 for none.
     """
 
     max_t: int = 2
@@ -51,6 +54,7 @@ class Settings:
     sample: float = 0.0
     seed: int = 0
     guarantee: GuaranteeWish = "auto"
+    attack: int = ATTACK
 
     def __post_init__(self) -> None:
         if self.max_t < 1:
@@ -62,6 +66,8 @@ class Settings:
                 raise ConfigError(f"{name} {getattr(self, name)!r} is unknown: give {' or '.join(get_args(kind))}")
         if not 0 <= self.sample < 1e12:
             raise ConfigError(f"sample is {self.sample} milliseconds: give a time above 0, for example 100")
+        if self.attack < 0:
+            raise ConfigError(f"attack is {self.attack} queries for each image: give 0 for none, or more")
         if self.memory < 0:
             raise ConfigError(
                 f"memory is {self.memory} bytes: give a positive number, or 0 for a share of what is free"

@@ -65,6 +65,7 @@ class ImageBounds:
             stays below it.
         seconds: Time spent on it.
         queries: Forward passes spent on it.
+        attacked: Whether the attacks beyond the levels' own search are over.
     """
 
     index: int
@@ -78,6 +79,7 @@ class ImageBounds:
     blocked: int = 0
     seconds: float = 0.0
     queries: int = 0
+    attacked: bool = False
 
     @property
     def converged(self) -> bool:

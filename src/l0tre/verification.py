@@ -89,7 +89,8 @@ def verify(
         stop: Asked between two steps.
         certificate: File for the proof, written if the answer is ``safe``; see :func:`l0tre.check`.
         about: More entries for the certificate's description.
-        settings: ``guarantee``, ``epsilon``, ``grid``, ``colours``, ``memory`` as for :func:`l0tre.anytime`.
+        settings: ``guarantee``, ``epsilon``, ``grid``, ``colours``, ``memory``, ``attack`` as for
+            :func:`l0tre.anytime`; the default of ``attack`` is 0 here, as a proof looks for witnesses itself.
 
     Returns:
         The verdict.
@@ -112,7 +113,7 @@ def verify(
         data.labels,
         indices=data.indices,
         domain=domain,
-        settings=Settings(max_t=radius, **settings),
+        settings=Settings(max_t=radius, **{"attack": 0, **settings}),
         extra_config={"data": {"name": data.name}},
     )
     if certificate is not None and problem.settings.guarantee != "certified":

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from l0tre.attacks.auto import METHODS, schedule
-from l0tre.attacks.drive import Outcome, Progress, carry_out
+from l0tre.attacks.drive import Outcome, Progress, carry_out, replays
 from l0tre.attacks.meter import Meter, has_gradients
 from l0tre.attacks.results import Attacked
 from l0tre.attacks.task import LEVELS, Task, rounded, towards
@@ -20,7 +20,7 @@ from l0tre.errors import ConfigError, DataError
 from l0tre.inputs import Images, Labels, load_inputs
 from l0tre.memory import default_budget
 from l0tre.model.load import Source
-from l0tre.model.network import Network, margins
+from l0tre.model.network import Network, margins, round_off
 
 __all__ = ["BUDGET", "attack", "attack_details"]
 
@@ -44,6 +44,7 @@ def attack(network: Source, images: Images, labels: Labels = None, *, targeted: 
     return result.to(images.device) if isinstance(images, Tensor) else result
 
 
+@torch.inference_mode(False)  # gradients are needed, whatever the caller's mode
 def attack_details(
     network: Source,
     images: Images,
@@ -80,7 +81,8 @@ def attack_details(
         high: Largest value, likewise.
         domain: Instead of the last four.
         rounding: ``8bit``: changed values are multiples of 1/255, so that the input survives storage as an image file.
-        budget: Forward and backward passes for each image (the last step may exceed it a little).
+        budget: Forward and backward passes for each image. The last step may exceed it, and restoring superfluous
+            groups: by little at the default, several times over for a budget of a few passes.
         time_budget: Seconds for all images together; ``None`` for no limit.
         lower: Proved lower bounds, one for each image: an image is finished when its distance is one more. Only bounds
             for all real values of this domain (``certified``) are of use.
@@ -119,7 +121,7 @@ def attack_details(
     memory = memory or default_budget(net.device)
     for view, label, rows in _views(net, wanted, targeted):
         rows = rows[_undecided(view, flat[rows], label[rows])]
-        task = Task(flat[rows], label[rows], domain.to(net.device), least[rows].to(net.device) + 1, rounding == "8bit")
+        task = Task(flat[rows], label[rows], domain.to(net.device), least.to(net.device)[rows] + 1, rounding == "8bit")
         meter = Meter(view, len(rows), memory, halted)
         found.add(rows, carry_out(meter, task, schedule(method, gradients), budget, seed, progress), meter)
     return found.result(net, domain, least, targeted, time.monotonic() - began, _notes(net, method, gradients))
@@ -209,16 +211,15 @@ def _lower(lower: Sequence[int] | np.ndarray | Tensor | None, count: int) -> Ten
 
 def _eight_bits(domain: Domain, data: Dataset) -> Domain:
     """The domain with its ends at 8-bit values, if the images are of that kind."""
-    off = (rounded(data.images) != data.images).flatten(1).any(1)
+    off = (rounded(data.images.clamp(0, 1)) != data.images).flatten(1).any(1)
     if off.any():
         bad = data.indices[int(off.nonzero()[0])]
         raise DataError(
-            f"image {bad} is no 8-bit image (a value is not a multiple of 1/255), so no change of it could be stored "
-            "as one: round the images first, or leave the rounding out"
+            f"image {bad} is no 8-bit image (a value is not a multiple of 1/255 from 0 to 1), so no change of it could "
+            "be stored as one: round the images first, or leave the rounding out"
         )
-    low, high = (domain.low * LEVELS).ceil() / LEVELS, (domain.high * LEVELS).floor() / LEVELS
-    if bool((low > high).any()):
-        raise ConfigError("a value's range holds no multiple of 1/255: widen low and high, or leave the rounding out")
+    low = (domain.low.clamp(min=0) * LEVELS).ceil() / LEVELS
+    high = (domain.high.clamp(max=1) * LEVELS).floor() / LEVELS
     return replace(domain, low=low, high=high)
 
 
@@ -231,16 +232,18 @@ def _views(network: Network, labels: Tensor, targeted: bool) -> list[tuple[Netwo
 
 
 def _undecided(network: Network, images: Tensor, labels: Tensor) -> Tensor:
-    """Which images do not have the wanted decision as they are, bool ``[images]``."""
-    shape = network.input_shape
-    parts = [
-        margins(network.scores(x.reshape(-1, *shape)), y)
-        for x, y in zip(images.split(256), labels.split(256), strict=True)
-    ]
-    return ~(torch.cat(parts) < 0) if parts else torch.zeros(0, dtype=torch.bool, device=images.device)
+    """Which images do not have the wanted decision as they are, bool ``[images]``; the source has the last word."""
+    decided = torch.zeros(len(images), dtype=torch.bool, device=images.device)
+    for rows in torch.arange(len(images), device=images.device).split(256):
+        scores = network.scores(images[rows].reshape(-1, *network.input_shape))
+        for row in rows[margins(scores, labels[rows]) <= round_off(scores)].tolist():
+            decided[row] = replays(network, images[row], int(labels[row]))
+    return ~decided
 
 
 def _notes(network: Network, method: str, gradients: bool) -> tuple[str, ...]:
+    if method == "values":
+        return ("the method values improves adversarial inputs of other methods and finds none by itself: use auto",)
     if gradients or method != "auto":
         return ()
     left_out = ", ".join(name for name, entry in METHODS.items() if entry.gradients)

@@ -27,11 +27,13 @@ class Method:
     Attributes:
         run: From meter, task, best inputs so far, queries at which each image stops, and chance to better inputs.
         gradients: Whether the network must be differentiable.
+        between: Whether it also gives values between the ends of their ranges.
         description: One line for people.
     """
 
     run: Run
     gradients: bool
+    between: bool
     description: str
 
 
@@ -44,7 +46,8 @@ class Stage:
         share: Of what is left of an image's budget, from 0 to 1.
         least: Queries below which the method is of little use; it may take them, up to half of what is left.
         floor: Images with so many changed groups or fewer are left to later stages.
-        ceiling: Images with more changed groups are left alone; 0 for no such limit.
+        ceiling: Images with more changed groups are left alone; 0 for no such limit. Where no adversarial input is
+            known, gradients have failed, and methods without them try all the same.
     """
 
     method: str
@@ -60,12 +63,12 @@ def _plain(run: Callable[[Meter, Task, Tensor, Tensor], Tensor]) -> Run:
 
 METHODS: Mapping[str, Method] = MappingProxyType(
     {
-        "greedy": Method(_plain(greedy), False, "the paper's: rank single groups and pairs, accumulate, tighten"),
-        "saliency": Method(_plain(saliency), True, "descent on a smooth count of changed groups (sigma-zero's idea)"),
-        "local": Method(local, True, "add, swap and drop groups towards every near class, led by gradients"),
-        "values": Method(_plain(shrink), True, "fewer groups with other values, also between the ends of a range"),
-        "search": Method(search, False, "random exchanges without gradients (Sparse-RS's idea)"),
-        "exact": Method(_plain(exact), False, "all single groups, then all pairs, at the ends of their ranges"),
+        "greedy": Method(_plain(greedy), False, False, "the paper's: rank singles and pairs, accumulate, tighten"),
+        "saliency": Method(_plain(saliency), True, True, "descent on a smooth count of changes (sigma-zero's idea)"),
+        "local": Method(local, True, False, "add, swap and drop groups towards every near class, led by gradients"),
+        "values": Method(_plain(shrink), True, True, "fewer groups with other values, also between the ends"),
+        "search": Method(search, False, False, "random exchanges without gradients (Sparse-RS's idea)"),
+        "exact": Method(_plain(exact), False, False, "all single groups, then all pairs, at the ends of their ranges"),
     }
 )
 
@@ -82,16 +85,18 @@ WITH_GRADIENTS = (
 WITHOUT_GRADIENTS = (Stage("search", 0.3), Stage("greedy", 0.8), Stage("search", 0.9), Stage("exact", 1.0))
 
 
-def schedule(method: str, gradients: bool) -> tuple[Stage, ...]:
+def schedule(method: str, gradients: bool, *, ends_only: bool = False) -> tuple[Stage, ...]:
     """The stages behind a method's name.
 
     Args:
         method: A key of :data:`METHODS`, or ``auto``.
         gradients: Whether the network is differentiable.
+        ends_only: Leave out methods that give values between the ends of their ranges.
 
     Returns:
         Stages, in order; none if the method needs gradients and there are none.
     """
-    if method == "auto":
-        return WITH_GRADIENTS if gradients else WITHOUT_GRADIENTS
-    return (Stage(method, 1.0),) if gradients or not METHODS[method].gradients else ()
+    stages = (WITH_GRADIENTS if gradients else WITHOUT_GRADIENTS) if method == "auto" else (Stage(method, 1.0),)
+    methods = [METHODS[stage.method] for stage in stages]
+    usable = [(gradients or not m.gradients) and not (ends_only and m.between) for m in methods]
+    return tuple(stage for stage, can in zip(stages, usable, strict=True) if can)

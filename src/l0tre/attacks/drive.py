@@ -12,7 +12,7 @@ from l0tre.attacks.meter import Meter
 from l0tre.attacks.task import Task
 from l0tre.model.network import Network, margins
 
-__all__ = ["Outcome", "Progress", "carry_out"]
+__all__ = ["Outcome", "Progress", "carry_out", "replays"]
 
 Progress = Callable[[str, float, float], None]
 
@@ -56,6 +56,8 @@ def carry_out(
         if meter.halted() or not bool(((sizes > task.enough) & (meter.spent < budget)).any()):
             break
         allowed = (sizes <= stage.ceiling) | (stage.ceiling == 0)
+        if not METHODS[stage.method].gradients:
+            allowed |= sizes > task.domain.groups
         left = (budget - meter.spent).clamp(min=0)
         share = torch.maximum(stage.share * left, (left / 2).clamp(max=stage.least))
         limit = meter.spent + (share * allowed).long()
@@ -64,13 +66,14 @@ def carry_out(
         some = replace(task, enough=task.enough.clamp(min=stage.floor))
         new = METHODS[stage.method].run(meter, some, best, limit, generator)
         for row in (task.sizes(new) < task.sizes(best)).nonzero()[:, 0].tolist():
-            if _replays(meter.network, new[row], int(task.labels[row])):
+            if replays(meter.network, new[row], int(task.labels[row])):
                 best[row] = new[row]
                 methods[row] = stage.method
     return Outcome(best, tuple(methods))
 
 
-def _replays(network: Network, x: Tensor, label: int) -> bool:
+def replays(network: Network, x: Tensor, label: int) -> bool:
+    """Whether the network's source, on the CPU, decides an input ``[values]`` for another class than ``label``."""
     scores = network.replay(x.reshape(network.input_shape))
     return bool(margins(scores[None], torch.tensor([label]))[0] < 0)
 

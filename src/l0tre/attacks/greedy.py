@@ -9,10 +9,10 @@ from l0tre.attacks.task import Task, keep_smaller
 from l0tre.domain import make_grid
 from l0tre.exhaustive.describe import describe
 from l0tre.exhaustive.engine import choose_engine, make_scanner
+from l0tre.exhaustive.fast import FastScanner
 from l0tre.exhaustive.partial import Partial, advance, begin
 from l0tre.exhaustive.ranking import Ranking
 from l0tre.exhaustive.scan import Level, make_level
-from l0tre.exhaustive.sets import count_sets
 from l0tre.exhaustive.upper import accumulate, tighten
 
 __all__ = ["exact", "greedy"]
@@ -60,20 +60,20 @@ def _levels(meter: Meter, task: Task, best: Tensor, limit: Tensor, *, accumulati
     best = best.clone()
     grid = make_grid(task.domain, 1.0, colours="corners").to(task.images.device)
     engine = choose_engine(meter.network, task.domain, grid)
-    saving = describe(engine).saving
     for t in LEVELS:
         if t > task.domain.groups:
             break
-        cost = math.ceil(count_sets(task.domain.groups, t) * grid.shape[1] ** t / saving)
-        cost += 2 * min(count_sets(task.domain.groups, t), task.domain.groups) * accumulating
+        level = make_level(task.domain, grid, t)
+        scanner, most, width = make_scanner(engine, level, meter.batcher, meter.memory)
+        saving = describe(engine).saving if isinstance(scanner, FastScanner) else 1.0
+        cost = math.ceil(level.sets * level.points / saving)
+        cost += 2 * min(level.sets, task.domain.groups) * accumulating
         sizes = task.sizes(best)
         affordable = (meter.spent + cost <= limit) | ((sizes > task.domain.groups) & (accumulating and t == 1))
         useful = (sizes > t) if accumulating else (sizes == t + 1) | (sizes > task.domain.groups)
         rows = ((sizes > task.enough) & useful & affordable).nonzero()[:, 0]
         if not len(rows) or meter.halted():
             continue
-        level = make_level(task.domain, grid, t)
-        scanner, most, width = make_scanner(engine, level, meter.batcher, meter.memory)
         for block in rows.split(most):
             scan = scanner.prepare(task.images[block], task.labels[block])
             partial = begin(t, len(block), min(level.sets, task.domain.groups), task.images.device)

@@ -91,7 +91,10 @@ def _search(meter: Meter, task: Task, best: Tensor, rows: Tensor, limit: Tensor,
             since[found] = 1
             fresh = torch.isin(chains.image, found)
             chains = replace(chains, least=chains.least.masked_fill(fresh, float("inf")))
-        chains = restart(chains, chains.stale >= PATIENCE, task.images)
+        tired = chains.stale >= PATIENCE
+        # From the original no slope leads anywhere, and beginning there again would change nothing.
+        stuck = tired & (chains.x == task.images[chains.image]).all(1)
+        chains = restart(pick(chains, ~stuck), tired[~stuck], task.images)
         step += 1
 
 
@@ -110,16 +113,13 @@ def _step(
     def lead(scores: Tensor, rows: slice | Tensor) -> Tensor:
         return _lead(scores, labels[rows], chains.rival[rows])
 
-    scores, slope = meter.gradients(chains.image, chains.x, lead)
+    _, slope = meter.gradients(chains.image, chains.x, lead)
     gain, corner = _promises(task, chains, slope, step, generator)
-    drops = _drops(support & (size >= aim)[:, None], size)
-    drop_scores = _query(meter, task, chains, corner, drops)
-    cost = lead(drop_scores, drops.chain) - lead(scores, slice(None))[drops.chain]
-    moves = _join(_additions(gain, support, size, aim), _swaps(gain, support, size, aim, drops, cost))
-    scores = torch.cat([_query(meter, task, chains, corner, moves), drop_scores])
-    over = (size > aim)[drops.chain]
-    moves, allowed = _join(moves, drops), torch.cat([torch.ones_like(moves.chain, dtype=torch.bool), over])
-    value = lead(scores, moves.chain).masked_fill(~allowed, float("inf"))
+    cost = _group_sums(task, slope * (task.images[chains.image] - chains.x))
+    swaps = _swaps(gain, cost.masked_fill(~support, float("inf")), size, size == aim)
+    moves = _join(_join(_additions(gain, support, size, aim), swaps), _drops(support & (size > aim)[:, None], size))
+    scores = _query(meter, task, chains, corner, moves)
+    value = lead(scores, moves.chain)
     hit = flipped(scores, labels[moves.chain]) & (moves.size <= aim[moves.chain])
     worth = margins(scores, labels[moves.chain]).masked_fill(~hit, float("inf"))
     best = _lowest(worth, chains.image[moves.chain], len(task.images))
@@ -140,11 +140,17 @@ def _promises(
     domain = task.domain
     down, up = slope * (domain.low - chains.x), slope * (domain.high - chains.x)
     corner = torch.where(down < up, domain.low, domain.high)
-    own = torch.arange(domain.members.shape[1], device=slope.device) < domain.sizes[:, None]
-    gain = (torch.minimum(down, up)[:, domain.members] * own).sum(2)
+    gain = _group_sums(task, torch.minimum(down, up))
     noise = torch.rand(gain.shape, generator=generator, device=gain.device)
     gain = torch.where(chains.shaken[:, None], gain * (1 - SHAKE * noise), gain)
     return gain.masked_fill((gain >= 0) | (chains.tabu > step), float("inf")), corner
+
+
+def _group_sums(task: Task, values: Tensor) -> Tensor:
+    """Sums over the values of each group: ``[chains, groups]`` from ``[chains, values]``."""
+    domain = task.domain
+    own = torch.arange(domain.members.shape[1], device=values.device) < domain.sizes[:, None]
+    return (values[:, domain.members] * own).sum(2)
 
 
 def _drops(support: Tensor, size: Tensor) -> Moves:
@@ -161,24 +167,27 @@ def _additions(gain: Tensor, support: Tensor, size: Tensor, aim: Tensor) -> Move
     return Moves(chain, torch.full_like(group, -1), group, size[chain] + 1)
 
 
-def _swaps(gain: Tensor, support: Tensor, size: Tensor, aim: Tensor, drops: Moves, cost: Tensor) -> Moves:
-    """The most promising pairs (drop one, add one), and other values of changed groups, if the size is right."""
-    right = size == aim
-    most = int(size.max())
-    # Costs of dropping, one row for each chain.
-    costs = torch.full((len(gain), max(most, 1)), float("inf"), device=gain.device)
-    groups = torch.full_like(costs, -1, dtype=torch.int64)
-    place = (support.cumsum(1) - 1)[drops.chain, drops.out]
-    costs[drops.chain, place], groups[drops.chain, place] = cost, drops.out
-    outside = gain.masked_fill(support | ~right[:, None], float("inf"))
-    new = outside.topk(min(SWAPS, gain.shape[1]), 1, largest=False)
-    sums = (costs[:, :, None] + new.values[:, None]).flatten(1)
+def _swaps(gain: Tensor, cost: Tensor, size: Tensor, right: Tensor) -> Moves:
+    """The most promising pairs (drop one, add one), and other values of changed groups, for chains of the right size.
+
+    Args:
+        gain: ``[chains, groups]``, what a change promises.
+        cost: ``[chains, groups]``, what dropping a changed group seems to cost; infinite for the others.
+        size: int64 ``[chains]``, changed groups.
+        right: bool ``[chains]``.
+
+    Returns:
+        The moves.
+    """
+    changed = torch.isfinite(cost)
+    old = cost.masked_fill(~right[:, None], float("inf")).topk(min(SWAPS, cost.shape[1]), 1, largest=False)
+    new = gain.masked_fill(changed, float("inf")).topk(min(SWAPS, gain.shape[1]), 1, largest=False)
+    sums = (old.values[:, :, None] + new.values[:, None]).flatten(1)
     top = sums.topk(min(SWAPS, sums.shape[1]), 1, largest=False)
     chain, column = torch.isfinite(top.values).nonzero(as_tuple=True)
-    both = top.indices[chain, column]
-    width = new.values.shape[1]
-    swaps = Moves(chain, groups[chain, both // width], new.indices[chain, both % width], size[chain])
-    inside = gain.masked_fill(~(support & right[:, None]), float("inf"))
+    both, width = top.indices[chain, column], new.values.shape[1]
+    swaps = Moves(chain, old.indices[chain, both // width], new.indices[chain, both % width], size[chain])
+    inside = gain.masked_fill(~(changed & right[:, None]), float("inf"))
     top = inside.topk(min(REVALUES, gain.shape[1]), 1, largest=False)
     chain, column = torch.isfinite(top.values).nonzero(as_tuple=True)
     group = top.indices[chain, column]

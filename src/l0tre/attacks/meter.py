@@ -19,12 +19,14 @@ Loss = Callable[[Tensor, slice], Tensor]
 
 def has_gradients(network: Network) -> bool:
     """Whether scores can be differentiated with respect to the input."""
-    x = torch.zeros(1, *network.input_shape, device=network.device, requires_grad=True)
     try:
-        with torch.enable_grad():
-            return bool(network.forward(x).requires_grad)
+        with torch.inference_mode(False), torch.enable_grad():
+            x = torch.zeros(1, *network.input_shape, device=network.device, requires_grad=True)
+            # Scores may depend on parameters that want gradients without depending on the input.
+            torch.autograd.grad(network.forward(x).sum(), x)
     except (ModelError, RuntimeError, TypeError, ValueError):  # a function that leaves torch, or refuses such a tensor
         return False
+    return True
 
 
 class Meter:
@@ -35,7 +37,6 @@ class Meter:
         backwards: int64 ``[images]``, backward passes so far.
         halted: Whether the work should stop; asked inside long steps.
         watch: Called after every query.
-        gradients_possible: Whether the network is differentiable.
     """
 
     def __init__(self, network: Network, images: int, memory: int, halted: Callable[[], bool] = lambda: False) -> None:
@@ -46,7 +47,6 @@ class Meter:
         self.backwards = torch.zeros(images, dtype=torch.int64, device=network.device)
         self.halted = halted
         self.watch: Callable[[], None] = lambda: None
-        self.gradients_possible = has_gradients(network)
 
     @property
     def spent(self) -> Tensor:

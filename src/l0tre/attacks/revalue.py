@@ -83,9 +83,12 @@ def shrink(meter: Meter, task: Task, best: Tensor, limit: Tensor) -> Tensor:
             place = task.domain.members[group[part]]
             fewer = best[owner].scatter(1, place, task.images[owner].gather(1, place))
             changed, hit = revalue(meter, task.part(owner), owner, fewer)
-            # Of several hits for one image any will do: all have one group less.
-            best[owner[hit]] = changed[hit]
-            failed[owner[hit]] = False
+            # Of several hits for one image any will do, as all have one group less, but one alone must be written.
+            hits = hit.nonzero()[:, 0]
+            last = torch.ones_like(hits, dtype=torch.bool)
+            last[:-1] = owner[hits][:-1] != owner[hits][1:]
+            best[owner[hits[last]]] = changed[hits[last]]
+            failed[owner[hits]] = False
     return best
 
 

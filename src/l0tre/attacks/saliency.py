@@ -37,9 +37,12 @@ def saliency(meter: Meter, task: Task, best: Tensor, limit: Tensor) -> Tensor:
     block = max(1, meter.memory // (4 * ARRAYS * task.images.shape[1]))
     left = limit - meter.spent
     todo = ((task.sizes(best) > task.enough) & (left >= 2)).nonzero()[:, 0]
+    if not len(todo):
+        return best
+    steps = int(left[todo].min()) // 2
     for rows in todo.split(block):
         part = task.part(rows)
-        found = _descend(meter, part, rows, int(left[todo].min()) // 2)
+        found = _descend(meter, part, rows, steps)
         hits = (part.sizes(found) <= min(LARGEST, task.domain.groups)).nonzero()[:, 0]
         smaller, queries = tighten(
             meter.batcher, task.domain, part.images[hits], part.labels[hits], found[hits], meter.halted
@@ -67,7 +70,9 @@ def _descend(meter: Meter, task: Task, owner: Tensor, steps: int) -> Tensor:
     for step in range(steps):
         if meter.halted():
             break
-        x = torch.where(change != 0, task.snap(images + change * width), images)
+        # Dividing by the width and multiplying again may lead out of the range by a rounding error.
+        placed = torch.clamp(images + change * width, domain.low, domain.high)
+        x = torch.where(change != 0, task.snap(placed), images)
         scores, slope = meter.gradients(owner, x, loss)
         hit = flipped(scores, task.labels)
         best = torch.where(hit[:, None], keep_smaller(task, best, x), best)

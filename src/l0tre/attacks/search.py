@@ -13,7 +13,6 @@ from l0tre.model.network import margins
 __all__ = ["search"]
 
 PROPOSALS = 8  # inputs that are queried together for each image; the best one counts
-STARTS = 4  # random orders of the groups that are tried for a first adversarial input
 FIRST_SHARE = 0.3  # of the changed groups are exchanged at first, fewer with every round at the same size
 HALF_LIFE = 20  # rounds at one size after which the share has halved
 PATIENCE = 60  # rounds at one size without success after which a larger one is tried
@@ -56,19 +55,19 @@ def search(meter: Meter, task: Task, best: Tensor, limit: Tensor, generator: tor
     block = max(1, meter.memory // (4 * ARRAYS * PROPOSALS * task.images.shape[1]))
     todo = ((task.sizes(best) > task.enough) & (meter.spent < limit)).nonzero()[:, 0]
     for rows in todo.split(block):
-        _start(meter, task, best, rows, generator)
+        _start(meter, task, best, rows, limit, generator)
         _improve(meter, task, best, rows, limit, generator)
     return best
 
 
-def _start(meter: Meter, task: Task, best: Tensor, rows: Tensor, generator: torch.Generator) -> None:
-    """Where nothing is known: the shortest of some random prefixes that changes the decision."""
+def _start(meter: Meter, task: Task, best: Tensor, rows: Tensor, limit: Tensor, generator: torch.Generator) -> None:
+    """Where nothing is known: random orders of the groups, until a prefix of one changes the decision."""
     groups = task.domain.groups
     lengths = sorted({min(2**power, groups) for power in range(groups.bit_length() + 1)})
     each = torch.tensor(lengths, device=best.device)
-    for _ in range(STARTS):
-        owner = rows[task.part(rows).sizes(best[rows]) > groups]
-        if not len(owner) or meter.halted():
+    while not meter.halted():
+        owner = rows[(task.part(rows).sizes(best[rows]) > groups) & (meter.spent < limit)[rows]]
+        if not len(owner):
             return
         rank = torch.rand(len(owner), groups, generator=generator, device=best.device).argsort(1).argsort(1)
         corners = _corners(task, owner, generator)
@@ -98,7 +97,7 @@ def _improve(meter: Meter, task: Task, best: Tensor, rows: Tensor, limit: Tensor
         if not len(walk.owner):
             return
         proposals, margin, hit = _round(meter, task, walk, generator)
-        better = margin <= walk.margin
+        better = hit | (margin <= walk.margin)  # what counts as a hit depends on the size of the scores too
         walk.x = torch.where(better[:, None], proposals, walk.x)
         walk.margin = torch.where(better, margin, walk.margin)
         walk.rounds += 1

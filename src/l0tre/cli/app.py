@@ -26,7 +26,7 @@ from l0tre.errors import ConfigError, MissingExtraError
 from l0tre.exhaustive.describe import describe
 from l0tre.exhaustive.engine import choose_engine
 from l0tre.model.load import load
-from l0tre.problem import cannot_certify
+from l0tre.problem import ATTACK, cannot_certify
 from l0tre.results import Snapshot
 from l0tre.store import read_inputs, read_snapshot, write_exports
 
@@ -62,6 +62,14 @@ def evaluate(
         ),
     ] = None,
     guarantee: opt.GuaranteeOption = "auto",
+    attack: Annotated[
+        int,
+        typer.Option(
+            metavar="QUERIES",
+            help="Forward + backward passes for each image to look for closer adversarial inputs; 0 for none.",
+            rich_help_panel=opt.SEARCH,
+        ),
+    ] = ATTACK,
     epsilon: opt.EpsilonOption = 0.25,
     grid: opt.GridOption = "uniform",
     colours: opt.ColoursOption = "grid",
@@ -129,6 +137,7 @@ def evaluate(
                 sample=sample or 0.0,
                 seed=seed,
                 guarantee=guarantee,  # type: ignore[arg-type]
+                attack=attack,
                 time_budget=time_budget,
                 out=out,
                 stop=stop,

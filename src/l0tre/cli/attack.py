@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+import torch
 import typer
 from rich.console import Console
 from rich.markup import escape
@@ -21,9 +22,10 @@ from l0tre.cli.live import stop_on_signal
 from l0tre.cli.root import MODEL_HELP, JsonOption, app
 from l0tre.cli.setup import Choices, prepare
 from l0tre.data import Dataset, select
-from l0tre.domain import channel_axis
+from l0tre.domain import Domain, channel_axis
 from l0tre.errors import ConfigError, require
-from l0tre.store import read_snapshot
+from l0tre.model.network import Network
+from l0tre.store import read_inputs, read_snapshot
 
 __all__ = ["attack"]
 
@@ -42,7 +44,7 @@ def attack(
         Path | None, typer.Option(metavar="FOLDER", help="Write them as PNG files too; needs --round 8bit.")
     ] = None,
     method: Annotated[
-        str, typer.Option(help=f"auto (a schedule of all), {', '.join(METHODS)}.", rich_help_panel=ATTACK)
+        str, typer.Option(help=f"auto (a schedule of several), {', '.join(METHODS)}.", rich_help_panel=ATTACK)
     ] = "auto",
     budget: Annotated[
         int, typer.Option(help="Forward + backward passes for each image.", rich_help_panel=ATTACK)
@@ -63,7 +65,7 @@ def attack(
         Path | None,
         typer.Option(
             metavar="RUN",
-            help="A run folder of l0tre evaluate: an image is done when its certified lower bound is reached.",
+            help="A run of l0tre evaluate for this network and data: an image is done one above its certified bound.",
             rich_help_panel=ATTACK,
         ),
     ] = None,
@@ -105,6 +107,8 @@ def attack(
     opt.check_budget(time_budget)
     if pictures is not None and rounding != "8bit":
         raise ConfigError("--pictures stores 8-bit images, which round the values: give --round 8bit as well")
+    if out is not None:
+        _check_file(out)
     choices = Choices(
         model, data, mean, std, input_shape, device, data_dir, split, scale, resize, unit, mask, low, high, memory
     )
@@ -112,6 +116,8 @@ def attack(
         network, images, setup = prepare(choices)
         if targeted is not None and not 0 <= targeted < network.classes:
             raise ConfigError(f"--targeted is {targeted}: the network has classes 0 to {network.classes - 1}")
+        if pictures is not None:
+            _check_pictures(pictures, network.input_shape)
         chosen = select(images, indices=index, limit=limit, shuffle=shuffle, seed=seed)
         labels = chosen.labels if targeted is None else [targeted] * len(chosen.images)
         screen = Console(stderr=True)
@@ -131,7 +137,7 @@ def attack(
                 rounding=rounding,  # type: ignore[arg-type]
                 budget=budget,
                 time_budget=time_budget,
-                lower=None if lower is None else _lower_bounds(lower, chosen),
+                lower=None if lower is None else _lower_bounds(lower, chosen, network, setup["domain"]),
                 seed=seed,
                 progress=progress,
                 stop=stop,
@@ -153,22 +159,50 @@ def attack(
         raise typer.Exit(130)
 
 
-def _lower_bounds(run: Path, data: Dataset) -> list[int]:
-    """Bounds for all real values from a run; 0 for images that it does not hold."""
-    known = {
-        image.index: image.lower for image in read_snapshot(run).images if image.guarantee in ("certified", "lipschitz")
-    }
+def _lower_bounds(run: Path, data: Dataset, network: Network, domain: Domain) -> list[int]:
+    """Bounds for all real values from a run; 0 for images that it does not hold.
+
+    Raises:
+        ConfigError: If the run is about another network, other images or other changes: its bounds would prove nothing.
+    """
+    snapshot, inputs = read_snapshot(run), read_inputs(run)
+    if snapshot.config["model"]["fingerprint"] != network.fingerprint:
+        raise ConfigError(f"--lower {run} is a run of another network: evaluate this one")
+    same = [torch.equal(getattr(inputs.domain, name), getattr(domain, name)) for name in ("members", "low", "high")]
+    if not all(same):
+        raise ConfigError(f"--lower {run} lets other values change: give both the same unit, mask, low and high")
+    images = dict(zip(inputs.indices, inputs.images, strict=True))
+    for index, image in zip(data.indices, data.images, strict=True):
+        if index in images and not torch.equal(images[index], image):
+            raise ConfigError(f"--lower {run} has another image {index}: evaluate the images of {data.name}")
+    known = {image.index: image.lower for image in snapshot.images if image.guarantee in ("certified", "lipschitz")}
     if not known:
         raise ConfigError(f"{run} holds no bounds for all real values: evaluate with --guarantee certified")
     return [known.get(index, 0) for index in data.indices]
+
+
+def _check_file(path: Path) -> None:
+    """Refuse a file that cannot be written, before any work."""
+    if not path.parent.is_dir():
+        raise ConfigError(f"--out {path}: the folder {path.parent} does not exist")
+    if path.is_dir():
+        raise ConfigError(f"--out {path} is a folder: give a file, such as {path / 'adversarial.npz'}")
+
+
+def _check_pictures(folder: Path, shape: tuple[int, ...]) -> None:
+    """Refuse a folder or inputs that cannot become pictures, before any work."""
+    require("PIL.Image", "report")
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"--pictures {folder} is a file: give a folder")
+    axis = channel_axis(shape)
+    if len(shape) not in (2, 3) or (axis is not None and shape[axis] not in (1, 3)):
+        raise ConfigError(f"inputs of shape {shape} are no pictures (grey or of three colours): leave --pictures out")
 
 
 def _write(path: Path, result: Attacked, data: Dataset, rounding: str) -> None:
     images: np.ndarray = result.adversarial.numpy()
     if rounding == "8bit":
         images = (images * LEVELS).round().astype(np.uint8)
-    if not path.parent.is_dir():
-        raise ConfigError(f"--out {path}: the folder {path.parent} does not exist")
     with path.open("wb") as file:  # numpy would add a suffix to a name
         np.savez_compressed(
             file,
@@ -198,10 +232,7 @@ def _write_pictures(folder: Path, result: Attacked, data: Dataset) -> int:
 
 def _pixels(image: Tensor) -> np.ndarray:
     """An image as 8-bit ``[height, width]`` or ``[height, width, 3]``."""
-    axis = channel_axis(tuple(image.shape))
-    if image.ndim not in (2, 3):
-        raise ConfigError(f"inputs of shape {tuple(image.shape)} are no pictures: leave --pictures out")
-    if axis == 0:
+    if channel_axis(tuple(image.shape)) == 0:
         image = image.permute(1, 2, 0)
     pixels: np.ndarray = (image * LEVELS).round().numpy().astype(np.uint8)
     return pixels[:, :, 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels

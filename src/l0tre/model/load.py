@@ -248,7 +248,7 @@ def _black_box(function: Callable[..., Any], shape: tuple[int, ...], name: str) 
 
 def _as_scores(result: Any) -> Tensor:
     """What a function returned as a float32 tensor on the CPU."""
-    values = result.detach().cpu() if isinstance(result, Tensor) else torch.as_tensor(_numbers(result))
+    values = result.cpu() if isinstance(result, Tensor) else torch.as_tensor(_numbers(result))
     if values.is_complex():
         raise TypeError("it returns complex numbers, expected scores")
     return values.to(torch.float32)

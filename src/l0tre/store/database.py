@@ -40,7 +40,7 @@ __all__ = [
 
 DATABASE = "run.db"
 FORMAT = 3
-READABLE = (2, FORMAT)  # format 2 has no table of levels
+READABLE = (2, FORMAT)  # format 2 has no table of levels, and its images know of no attacks
 LEVELS = """
 CREATE TABLE levels (
     place INTEGER NOT NULL, t INTEGER NOT NULL, lower INTEGER NOT NULL, upper INTEGER NOT NULL,
@@ -53,7 +53,7 @@ CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE images (
     place INTEGER PRIMARY KEY, "index" INTEGER NOT NULL, label INTEGER NOT NULL, groups INTEGER NOT NULL,
     lower INTEGER NOT NULL, upper INTEGER NOT NULL, guarantee TEXT NOT NULL, level INTEGER NOT NULL,
-    blocked INTEGER NOT NULL, seconds REAL NOT NULL, queries INTEGER NOT NULL
+    blocked INTEGER NOT NULL, seconds REAL NOT NULL, queries INTEGER NOT NULL, attacked INTEGER NOT NULL
 );
 CREATE TABLE excluded ("index" INTEGER PRIMARY KEY, label INTEGER NOT NULL, predicted INTEGER NOT NULL);
 CREATE TABLE bounds (
@@ -136,6 +136,7 @@ def add_levels(connection: sqlite3.Connection) -> None:
     if not _has_levels(connection):
         connection.execute(LEVELS)
         connection.execute(f"INSERT INTO levels {LATEST}")
+        connection.execute("ALTER TABLE images ADD COLUMN attacked INTEGER NOT NULL DEFAULT 0")
         connection.execute("UPDATE meta SET value = ? WHERE key = 'format'", (json.dumps(FORMAT),))
 
 
@@ -179,6 +180,7 @@ def read_bounds(connection: sqlite3.Connection) -> list[ImageBounds]:
             row["blocked"],
             row["seconds"],
             row["queries"],
+            "attacked" in row.keys() and bool(row["attacked"]),  # noqa: SIM118  # a row is no dictionary
         )
         for row in connection.execute("SELECT * FROM images ORDER BY place")
     ]

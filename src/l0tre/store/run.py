@@ -113,7 +113,7 @@ class Run:
     def _write_image(self, place: int, state: State, now: str) -> None:
         bounds, before = state.bounds[place], self.written.get(place)
         self.connection.execute(
-            "INSERT OR REPLACE INTO images VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO images VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 place,
                 bounds.index,
@@ -126,6 +126,7 @@ class Run:
                 bounds.blocked,
                 bounds.seconds,
                 bounds.queries,
+                int(bounds.attacked),
             ),
         )
         if before is None or (before.lower, before.upper) != (bounds.lower, bounds.upper):

@@ -1,0 +1,128 @@
+"""Every method on its own, from random starts: never a larger input, never one that is not adversarial."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from l0tre.attacks.auto import METHODS, schedule
+from l0tre.attacks.drive import carry_out
+from l0tre.attacks.meter import Meter
+from l0tre.attacks.task import Task, flipped, rounded
+from l0tre.domain import Domain, make_domain
+from tests.attacks.cases import RANGES, count_changed, make_linear
+from tests.tools import plain_network
+
+MEMORY = 2**24
+
+
+def random_start(module: nn.Module, task: Task, generator: torch.Generator) -> Tensor:
+    """For each image a random adversarial input with random changed groups; the original where none is drawn."""
+    domain, best = task.domain, task.images.clone()
+    for row, image in enumerate(task.images):
+        for _ in range(40):
+            chosen = torch.rand(domain.groups, generator=generator) < torch.rand(1, generator=generator)
+            places = domain.members[chosen].unique()
+            x = image.clone()
+            share = torch.rand(len(places), generator=generator)
+            values = domain.low[places] + share * (domain.high - domain.low)[places]
+            x[places] = torch.minimum(task.snap(values), domain.high[places])
+            if bool(flipped(module(x.reshape(1, *domain.shape)), task.labels[row : row + 1])[0]):
+                best[row] = x
+                break
+    return best
+
+
+def bent(seed: int, shape: tuple[int, ...], classes: int) -> nn.Module:
+    """A small network with kinks, its input in any units."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        values = int(torch.tensor(shape).prod())
+        layers = nn.Sequential(nn.Flatten(), nn.Linear(values, 8), nn.ReLU(), nn.Linear(8, classes))
+        for parameter in layers.parameters():
+            parameter.data *= 2
+    return layers
+
+
+def make_task(seed: int, ranges: str, groups: str, rounding: bool) -> tuple[nn.Module, Task, torch.Generator]:
+    model = make_linear(seed, (3, 2, 3), 3, ranges, groups, masked=seed % 2 == 0, count=3)
+    domain: Domain = make_domain((3, 2, 3)) if rounding else model.domain
+    images = rounded(model.images) if rounding else model.images
+    module = bent(seed, (3, 2, 3), 3)
+    labels = module(images).argmax(1)
+    enough = torch.tensor([1, 1, 2])
+    task = Task(images.flatten(1), labels, domain, enough, rounding)
+    return module.eval().requires_grad_(False), task, torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.parametrize("name", METHODS)
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 2**31),
+    ranges=st.sampled_from(RANGES),
+    groups=st.sampled_from(["auto", "feature", "own"]),
+    known=st.booleans(),
+    kind=st.sampled_from(["none", "8bit"]),
+    limit=st.integers(0, 300),
+)
+def test_inputs_never_grow_and_stay_adversarial(
+    name: str, seed: int, ranges: str, groups: str, known: bool, kind: str, limit: int
+) -> None:
+    rounding = kind == "8bit"
+    module, task, generator = make_task(seed, "unit" if rounding else ranges, groups, rounding)
+    start = random_start(module, task, generator) if known else task.images.clone()
+    before = start.clone()
+    meter = Meter(plain_network(module, task.domain.shape, sample_bytes=2**10), len(start), MEMORY)
+    result = METHODS[name].run(meter, task, start, torch.full((len(start),), limit), generator)
+    assert torch.equal(start, before), "the given inputs were changed in place"
+    for row, (image, old, new) in enumerate(zip(task.images, before, result, strict=True)):
+        unknown = torch.equal(image, old)
+        if torch.equal(image, new):
+            assert unknown
+            continue
+        assert bool(((new >= task.domain.low) & (new <= task.domain.high)).all())
+        size = count_changed(task.domain, image, new)
+        assert unknown or size <= count_changed(task.domain, image, old)
+        scores = module(new.reshape(1, *task.domain.shape))
+        assert int(scores.argmax()) != int(task.labels[row])
+        if rounding:
+            assert torch.equal(rounded(new), new)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_spent_limit_and_small_enough_inputs_cost_nothing(name: str) -> None:
+    module, task, generator = make_task(4, "unit", "auto", False)
+    start = random_start(module, task, generator)
+    assert bool((task.sizes(start) <= task.domain.groups).all())
+    network = plain_network(module, task.domain.shape, sample_bytes=2**10)
+    for limit, enough in ((0, 1), (1000, task.domain.groups)):
+        meter = Meter(network, len(start), MEMORY)
+        some = Task(task.images, task.labels, task.domain, torch.full((len(start),), enough))
+        result = METHODS[name].run(meter, some, start, torch.full((len(start),), limit), generator)
+        assert torch.equal(result, start)
+        assert int(meter.spent.sum()) == 0
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_when_halted_the_best_input_is_kept(name: str) -> None:
+    module, task, generator = make_task(4, "unit", "auto", False)
+    start = random_start(module, task, generator)
+    meter = Meter(plain_network(module, task.domain.shape), len(start), MEMORY, lambda: True)
+    limit = torch.full((len(start),), 1000)
+    assert torch.equal(METHODS[name].run(meter, task, start, limit, generator), start)
+
+
+def test_a_false_success_does_not_survive_the_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, task, _ = make_task(4, "unit", "auto", False)
+    network = plain_network(module, task.domain.shape)
+    meter = Meter(network, len(task.images), MEMORY)
+    lying = task.images.clone()
+    lying[:, int(task.domain.members[0, 0])] += 1e-4
+    method = replace(METHODS["search"], run=lambda *_: lying)
+    monkeypatch.setattr("l0tre.attacks.drive.METHODS", {"search": method})
+    outcome = carry_out(meter, task, schedule("search", True), 100, 0)
+    assert torch.equal(outcome.best, task.images)
+    assert outcome.methods == ("", "", "")
