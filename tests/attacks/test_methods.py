@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from l0tre.attacks.auto import METHODS, schedule
 from l0tre.attacks.drive import carry_out
 from l0tre.attacks.meter import Meter
+from l0tre.attacks.search import _round, _Walk
 from l0tre.attacks.task import Task, flipped, rounded
 from l0tre.domain import Domain, make_domain
+from l0tre.model.network import margins
 from tests.attacks.cases import RANGES, count_changed, make_linear
 from tests.tools import plain_network
 
@@ -53,7 +55,8 @@ def make_task(seed: int, ranges: str, groups: str, rounding: bool) -> tuple[nn.M
     images = rounded(model.images) if rounding else model.images
     module = bent(seed, (3, 2, 3), 3)
     labels = module(images).argmax(1)
-    enough = torch.tensor([1, 1, 2])
+    # Some images may be done already, so that the others' places are not those in the batch.
+    enough = torch.tensor([[1, 1, 2], [domain.groups, 1, 1]][seed % 3 == 0])
     task = Task(images.flatten(1), labels, domain, enough, rounding)
     return module.eval().requires_grad_(False), task, torch.Generator().manual_seed(seed)
 
@@ -113,6 +116,27 @@ def test_when_halted_the_best_input_is_kept(name: str) -> None:
     meter = Meter(plain_network(module, task.domain.shape), len(start), MEMORY, lambda: True)
     limit = torch.full((len(start),), 1000)
     assert torch.equal(METHODS[name].run(meter, task, start, limit, generator), start)
+
+
+def test_ties_and_differences_within_round_off_are_no_success() -> None:
+    scores = torch.tensor([[1.0, 1.0], [1.0, 1.0 + 1e-6], [1.0, 1.0 + 1e-5], [1e3, 1e3 + 1e-3], [float("nan"), 1.0]])
+    assert flipped(scores, torch.zeros(5, dtype=torch.int64)).tolist() == [False, False, True, False, False]
+
+
+def test_a_round_of_the_search_returns_what_it_measured() -> None:
+    module, task, generator = make_task(4, "unit", "feature", False)
+    meter = Meter(plain_network(module, task.domain.shape, sample_bytes=2**10), 3, MEMORY)
+    start = random_start(module, task, generator)
+    owner = torch.tensor([0, 2])
+    walk = _Walk(owner, start[owner], torch.full((2,), float("inf")), torch.tensor([0, 30]))
+    inputs, margin, hit = _round(meter, task, walk, generator)
+    scores = module(inputs.reshape(-1, *task.domain.shape))
+    assert torch.allclose(margins(scores, task.labels[owner]), margin, atol=1e-5)
+    assert torch.equal(flipped(scores, task.labels[owner]), hit)
+    some = task.part(owner)
+    # An exchange keeps the size, except that nothing can come in where all groups are changed.
+    assert torch.equal(some.sizes(inputs), some.sizes(start[owner]).clamp(max=task.domain.groups - 1))
+    assert meter.forwards.tolist() == [8, 0, 8]
 
 
 def test_a_false_success_does_not_survive_the_replay(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,6 +124,15 @@ def test_a_tie_is_no_other_decision() -> None:
     check_result(module, images, result, make_domain(SHAPE))
 
 
+def test_an_image_that_stays_a_tie_is_not_found() -> None:
+    module = Scores([[0.0] * 16] * 3, [1.0, 1.0, 0.0])
+    images = torch.full((1, *SHAPE), 0.5)
+    for label, targeted in ((0, False), (1, False), (0, True), (1, True)):
+        result = attack_details(plain_network(module, SHAPE), images, [label], targeted=targeted, budget=100)
+        assert result.distance.tolist() == [-1]
+        check_result(module, images, result, make_domain(SHAPE), targeted=targeted)
+
+
 def test_an_image_that_is_a_tie_still_has_to_be_changed() -> None:
     module = Scores([[0.0] * 16, [1.0] + [0.0] * 15], [0.5, 0.0])
     images = torch.full((1, *SHAPE), 0.5)
