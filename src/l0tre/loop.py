@@ -62,8 +62,5 @@ def _steps(book: Book, on_proved: OnProved | None) -> Iterator[None]:
         yield from strengthen(book)
         yield from prove(book, on_proved)
     else:
-        judge = lipschitz_judge(book) if settings.guarantee == "lipschitz" else None
-        yield from exhaust(book, 1, judge)
         yield from strengthen(book)
-        for t in range(2, settings.max_t + 1):
-            yield from exhaust(book, t, judge)
+        yield from exhaust(book, lipschitz_judge(book) if settings.guarantee == "lipschitz" else None)

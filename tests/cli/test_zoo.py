@@ -7,6 +7,8 @@ import pytest
 from l0tre import zoo
 from tests.cli.running import check_error, l0tre
 
+pytestmark = pytest.mark.usefixtures("only_sdnn")
+
 
 @pytest.fixture(autouse=True)
 def user_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -11,6 +11,8 @@ from l0tre.errors import ConfigError, MissingExtraError, ModelError
 from l0tre.zoo import store
 from l0tre.zoo.export import export
 
+pytestmark = pytest.mark.usefixtures("only_sdnn")
+
 
 @pytest.fixture
 def trained(user_folder: Path) -> str:

@@ -11,6 +11,8 @@ from l0tre import zoo
 from l0tre.errors import ModelError
 from l0tre.zoo import store
 
+pytestmark = pytest.mark.usefixtures("only_sdnn")
+
 
 def keep(name: str, folder: Path, seed: int, *, half: bool = True) -> nn.Module:
     """Store a network with random weights, as if it had been trained."""

@@ -15,6 +15,8 @@ from l0tre.zoo import Recipe, store
 from l0tre.zoo.fit import accuracy, train
 from l0tre.zoo.train import adjusted, main, make, unseen
 
+pytestmark = pytest.mark.usefixtures("only_sdnn")
+
 Pixels = npt.NDArray[np.uint8]
 
 RECIPE = Recipe(epochs=6, batch_size=16, learning_rate=0.1, weight_decay=1e-4, one_cycle=True, seed=3)

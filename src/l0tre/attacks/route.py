@@ -1,7 +1,7 @@
 """The attacks as a part of an evaluation: closer adversarial inputs for images whose bounds do not meet yet."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
@@ -14,7 +14,8 @@ from l0tre.book import Book
 
 __all__ = ["strengthen"]
 
-TOGETHER = {"cpu": 16, "cuda": 1024}  # images of one step: enough to fill the device, few enough to stop soon
+TOGETHER = {"cpu": 8, "cuda": 1024}  # images of one step: enough to fill the device, few enough to stop soon
+UNDISTURBED = 5.0  # seconds of a step that nothing cuts short: a run that is stopped again and again still gets on
 
 
 def strengthen(book: Book) -> Iterator[None]:
@@ -41,13 +42,18 @@ def strengthen(book: Book) -> Iterator[None]:
         began = time.monotonic()
         enough = torch.tensor([bounds[i].lower + 1 for i in block], device=problem.images.device)
         task = Task(problem.images[block], problem.labels[block], problem.domain, enough)
-        meter = Meter(problem.network, len(block), problem.settings.memory, book.halted)
+        meter = Meter(problem.network, len(block), problem.settings.memory, _patient(book))
         outcome = carry_out(meter, task, stages, budget, problem.settings.seed)
         for row, image in enumerate(block):
             if outcome.methods[row]:
                 book.offer(image, outcome.best[row])
-            if not book.halted():
-                bounds[image] = replace(bounds[image], attacked=True)
+            bounds[image] = replace(bounds[image], attacked=True)
         book.spend(block, time.monotonic() - began, meter.spent.tolist())
         book.record(block)
         yield
+
+
+def _patient(book: Book) -> Callable[[], bool]:
+    """Whether a step that begins now should stop: not at once."""
+    began = time.monotonic()
+    return lambda: time.monotonic() - began > UNDISTURBED and book.halted()

@@ -19,20 +19,20 @@ __all__ = ["attack", "exhaust", "sample_all"]
 Judge = Callable[[Level, Sequence[int], Chunk], Tensor]
 
 
-def exhaust(book: Book, t: int, judge: Judge | None = None) -> Iterator[None]:
-    """Every set of ``t`` groups and every grid point.
+def exhaust(book: Book, judge: Judge | None = None) -> Iterator[None]:
+    """Every set of groups and every grid point, for ``t`` = 1, 2, ...
 
     Args:
         book: The evaluation.
-        t: The level.
         judge: Decides which sets of a chunk are safe for a block of images, bool ``[images, sets]``; default those
             whose grid points all are.
 
     Yields:
         After every recorded step.
     """
-    book.t = t
-    yield from _Walk(book, t, judge).run(book.pending())
+    for t in range(1, book.problem.settings.max_t + 1):
+        book.t = t
+        yield from _Walk(book, t, judge).run(book.pending())
 
 
 def attack(book: Book) -> Iterator[None]:

@@ -136,7 +136,9 @@ def add_levels(connection: sqlite3.Connection) -> None:
     if not _has_levels(connection):
         connection.execute(LEVELS)
         connection.execute(f"INSERT INTO levels {LATEST}")
-        connection.execute("ALTER TABLE images ADD COLUMN attacked INTEGER NOT NULL DEFAULT 0")
+        columns = [row["name"] for row in connection.execute("PRAGMA table_info(images)")]
+        if "attacked" not in columns:
+            connection.execute("ALTER TABLE images ADD COLUMN attacked INTEGER NOT NULL DEFAULT 0")
         connection.execute("UPDATE meta SET value = ? WHERE key = 'format'", (json.dumps(FORMAT),))
 
 
