@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ def plans(inputs: Path, images: int = 10) -> list[Plan]:
 def test_a_run_is_the_evaluation_of_a_sample_of_the_data(inputs: Path, study: Path) -> None:
     data = select(load_data(inputs / "data.npz"), limit=10, shuffle=True, seed=0)
     for name in ("dnn-2", "dnn-3", "dnn-7"):
-        options = {"max_t": 2, "epsilon": 0.5, "guarantee": "grid", "attack": 0, "device": "cpu"}
+        options: dict[str, Any] = {"max_t": 2, "epsilon": 0.5, "guarantee": "grid", "attack": 0, "device": "cpu"}
         alone = l0tre.evaluate(inputs / f"{name}.onnx", data, **options)
         stored = read_snapshot(study / f"{name}-grid")
         assert [(i.index, i.lower, i.upper) for i in stored.images] == [
