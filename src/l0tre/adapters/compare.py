@@ -37,7 +37,7 @@ class AttackResult:
 
     Attributes:
         name: The attack's.
-        library: Where it comes from.
+        package: Where it comes from.
         adversarial: float32 ``[n, *shape]`` on the CPU; the original where none was found.
         found: bool ``[n]``: the replay of the adversarial input gives another decision.
         pixels: int64 ``[n]``, changed pixels; -1 where none was found.
@@ -50,7 +50,7 @@ class AttackResult:
     """
 
     name: str
-    library: str
+    package: str
     adversarial: Tensor
     found: Tensor
     pixels: Tensor
@@ -222,7 +222,7 @@ def _run(job: _Job, name: str) -> AttackResult:
     changed, found, pixels, features, decisions = judge(network, job.domain, images, problem.labels, adversarial)
     return AttackResult(
         name,
-        "l0tre" if name == OWN else PEERS[name].library,
+        "l0tre" if name == OWN else PEERS[name].package,
         changed,
         found,
         pixels,

@@ -21,7 +21,7 @@ class Row:
 
     Attributes:
         name: The attack's.
-        library: Where it comes from.
+        package: Where it comes from.
         found: Number of images with an adversarial input.
         success: Their share of all images.
         mean_pixels: Mean number of changed pixels over the images that all attacks found.
@@ -38,7 +38,7 @@ class Row:
     """
 
     name: str
-    library: str
+    package: str
     found: int
     success: float
     mean_pixels: float | None
@@ -77,7 +77,7 @@ def _row(result: AttackResult, own: AttackResult | None, common: Tensor, unit: s
         good = float((_distance(own, unit) <= _distance(result, unit)).double().mean())
     return Row(
         result.name,
-        result.library,
+        result.package,
         int(result.found.sum()),
         float(result.found.double().mean()),
         _mean(result.pixels[shared]),
@@ -140,7 +140,7 @@ def write_files(comparison: Comparison, folder: Path) -> list[Path]:
             for row, (index, label) in enumerate(zip(comparison.indices, comparison.labels.tolist(), strict=True)):
                 found, pixels, features, decision = (int(column[row]) for column in columns)
                 changes = (pixels, features, decision) if found else ("", "", "")
-                writer.writerow([index, label, result.name, result.library, found, *changes])
+                writer.writerow([index, label, result.name, result.package, found, *changes])
     for result in comparison.results:
         files.append(folder / f"{result.name}.npz")
         np.savez_compressed(

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from l0tre.attacks.chains import LEAST_CHAINS, MOST_RIVALS, Chains, begin, pick, restart, survivors
 from l0tre.attacks.meter import Meter
-from l0tre.attacks.task import Task, flipped
-from l0tre.exhaustive.upper import changed_groups, tighten
+from l0tre.attacks.task import Task
+from l0tre.exhaustive.upper import changed_groups, flipped, tighten
 from l0tre.model.network import margins
 
 __all__ = ["local"]

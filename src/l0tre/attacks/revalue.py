@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from l0tre.attacks.meter import Meter
-from l0tre.attacks.task import Task, flipped
-from l0tre.exhaustive.upper import changed_groups
+from l0tre.attacks.task import Task
+from l0tre.exhaustive.upper import changed_groups, flipped
 from l0tre.model.network import margins
 
 __all__ = ["revalue", "shrink"]
@@ -30,7 +30,7 @@ def revalue(meter: Meter, task: Task, owner: Tensor, inputs: Tensor, steps: int 
         one, bool ``[inputs]``. No group changes that was not changed before.
     """
     domain, width = task.domain, task.domain.high - task.domain.low
-    free = _values_of(task, changed_groups(domain, task.images, inputs))
+    free = task.values_of(changed_groups(domain, task.images, inputs))
     x, best = inputs, inputs
     lowest = torch.full((len(inputs),), float("inf"), device=inputs.device)
     hit = torch.zeros(len(inputs), dtype=torch.bool, device=inputs.device)
@@ -90,11 +90,3 @@ def shrink(meter: Meter, task: Task, best: Tensor, limit: Tensor) -> Tensor:
             best[owner[hits[last]]] = changed[hits[last]]
             failed[owner[hits]] = False
     return best
-
-
-def _values_of(task: Task, groups: Tensor) -> Tensor:
-    """The values that belong to some groups: bool ``[inputs, values]`` from ``[inputs, groups]``."""
-    values = torch.zeros(task.images.shape, dtype=torch.bool, device=groups.device)
-    width = task.domain.members.shape[1]
-    values[:, task.domain.members.flatten()] = groups.repeat_interleave(width, 1)
-    return values

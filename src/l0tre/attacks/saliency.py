@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from l0tre.attacks.meter import Meter
-from l0tre.attacks.task import Task, flipped, keep_smaller
-from l0tre.exhaustive.upper import tighten
+from l0tre.attacks.task import Task, keep_smaller
+from l0tre.exhaustive.upper import flipped, tighten
 from l0tre.model.network import margins
 
 __all__ = ["saliency"]
@@ -86,10 +86,8 @@ def _descend(meter: Meter, task: Task, owner: Tensor, steps: int) -> Tensor:
         moved = torch.clamp(images + change * width, domain.low, domain.high) - images
         change = torch.where(open_, moved / width.clamp(min=1e-12), 0)
         threshold = (threshold + torch.where(hit[:, None], PACE, -PACE) * rate).clamp(0, 1)
-        large = (change.abs()[:, domain.members].amax(2) >= threshold).repeat_interleave(domain.members.shape[1], 1)
-        kept = torch.zeros_like(change, dtype=torch.bool)
-        kept[:, domain.members.flatten()] = large
-        change = torch.where(kept, change, 0)
+        large = change.abs()[:, domain.members].amax(2) >= threshold
+        change = torch.where(task.values_of(large), change, 0)
     return best
 
 
@@ -99,6 +97,4 @@ def _smooth_slope(task: Task, change: Tensor) -> Tensor:
     own = torch.arange(domain.members.shape[1], device=change.device) < domain.sizes[:, None]
     length = ((change**2)[:, domain.members] * own).sum(2)
     factor = 2 * SMOOTHING / (length + SMOOTHING) ** 2 / domain.groups
-    spread = torch.zeros_like(change)
-    spread[:, domain.members.flatten()] = factor.repeat_interleave(domain.members.shape[1], 1)
-    return spread * change
+    return task.values_of(factor) * change

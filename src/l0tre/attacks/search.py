@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from l0tre.attacks.meter import Meter
-from l0tre.attacks.task import Task, flipped
-from l0tre.exhaustive.upper import changed_groups, tighten
+from l0tre.attacks.task import Task
+from l0tre.exhaustive.upper import changed_groups, flipped, tighten
 from l0tre.model.network import margins
 
 __all__ = ["search"]
@@ -185,7 +185,4 @@ def _corners(task: Task, owner: Tensor, generator: torch.Generator) -> Tensor:
 
 def _put(task: Task, x: Tensor, groups: Tensor, values: Tensor) -> Tensor:
     """``x`` with the groups marked in ``groups`` (bool ``[rows, groups]``) set to ``values``."""
-    marked = torch.zeros(x.shape, dtype=torch.bool, device=x.device)
-    width = task.domain.members.shape[1]
-    marked[:, task.domain.members.flatten()] = groups.repeat_interleave(width, 1)
-    return torch.where(marked, values, x)
+    return torch.where(task.values_of(groups), values, x)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from l0tre.domain import Domain
 from l0tre.exhaustive.upper import changed_groups
-from l0tre.model.network import Network, margins, round_off
+from l0tre.model.network import Network
 
 __all__ = ["Task", "keep_smaller", "rounded", "towards"]
 
@@ -42,6 +42,12 @@ class Task:
         count = changed_groups(self.domain, self.images, inputs).sum(1)
         return torch.where(count > 0, count, self.domain.groups + 1)
 
+    def values_of(self, groups: Tensor) -> Tensor:
+        """The values that belong to some groups: ``[rows, values]`` from ``[rows, groups]``; zero for all others."""
+        values = torch.zeros(len(groups), self.images.shape[1], dtype=groups.dtype, device=groups.device)
+        values[:, self.domain.members.flatten()] = groups.repeat_interleave(self.domain.members.shape[1], 1)
+        return values
+
     def snap(self, values: Tensor) -> Tensor:
         """Values of any shape as they may be used: rounded if the task asks for it."""
         return rounded(values) if self.rounding else values
@@ -50,11 +56,6 @@ class Task:
 def rounded(values: Tensor) -> Tensor:
     """The nearest multiples of 1/255, bit for bit what reading an 8-bit image gives."""
     return (values * LEVELS).round() / LEVELS
-
-
-def flipped(scores: Tensor, labels: Tensor) -> Tensor:
-    """Where the label has lost by more than round-off, so that a replay elsewhere agrees; bool ``[rows]``."""
-    return margins(scores, labels) < -round_off(scores)
 
 
 def keep_smaller(task: Task, old: Tensor, new: Tensor) -> Tensor:

@@ -123,7 +123,7 @@ def _list(*, as_json: bool) -> None:
     if as_json:
         facts = {
             name: {
-                "library": peer.library,
+                "library": peer.package,
                 "unit": peer.unit,
                 "gradients": peer.gradients,
                 "budget": peer.budget,
@@ -138,7 +138,7 @@ def _list(*, as_json: bool) -> None:
     table = _table("attack", "library", "unit", "needs", "here", "what it is")
     for name, peer in PEERS.items():
         needs = "gradients" if peer.gradients else "scores"
-        table.add_row(name, peer.library, peer.unit, needs, "no" if reasons[name] else "yes", peer.about)
+        table.add_row(name, peer.package, peer.unit, needs, "no" if reasons[name] else "yes", peer.about)
     console.print(table)
     for reason in dict.fromkeys(reason for reason in reasons.values() if reason):
         console.print(escape(reason), soft_wrap=True)
@@ -179,7 +179,7 @@ def _cells(row: Row) -> list[str]:
     means = (row.mean_pixels, row.median_pixels, row.mean_features)
     return [
         row.name,
-        row.library,
+        row.package,
         f"{row.success:.0%}",
         *("-" if value is None else f"{value:.2f}" for value in means),
         f"{row.forwards:,.0f}",

@@ -11,7 +11,7 @@ from l0tre.exhaustive.scan import Level, solutions
 from l0tre.memory import Batcher
 from l0tre.model.network import margins, round_off
 
-__all__ = ["accumulate", "changed_groups", "tighten"]
+__all__ = ["accumulate", "changed_groups", "flipped", "tighten"]
 
 
 @torch.inference_mode()
@@ -43,9 +43,9 @@ def accumulate(
         return x.reshape(-1, *level.domain.shape)
 
     scores = batcher.run(count * kept, make)
-    flipped = _flipped(scores, labels.repeat_interleave(kept)).reshape(count, kept)
-    found = flipped.any(1)
-    step = flipped.int().argmax(1)  # the first True
+    hit = flipped(scores, labels.repeat_interleave(kept)).reshape(count, kept)
+    found = hit.any(1)
+    step = hit.int().argmax(1)  # the first True
     changed = torch.where((touched <= step[:, None]) & found[:, None], targets, images)
     return found, changed, kept
 
@@ -160,8 +160,8 @@ def _restore_prefix(
             x = _restored(domain, images[active[part]], changed[active[part]], place[part] < step)
             return x.reshape(-1, *domain.shape)
 
-        flipped = _flipped(batcher.run(len(rows), make), labels[active[rows]])
-        length[rows[flipped]] = step
+        hit = flipped(batcher.run(len(rows), make), labels[active[rows]])
+        length[rows[hit]] = step
         spent[rows] += 1
     return _restored(domain, images[active], changed[active], place < length[:, None]), spent
 
@@ -174,7 +174,7 @@ def _restored(domain: Domain, images: Tensor, changed: Tensor, which: Tensor) ->
     return torch.where(back, images, changed)
 
 
-def _flipped(scores: Tensor, labels: Tensor) -> Tensor:
+def flipped(scores: Tensor, labels: Tensor) -> Tensor:
     """Where the decision is another one by more than round-off, so that a replay elsewhere agrees."""
     return margins(scores, labels) < -round_off(scores)
 

@@ -27,7 +27,7 @@ class Peer:
     """An attack to compare with.
 
     Attributes:
-        library: Where it comes from.
+        package: Where it comes from.
         unit: What it keeps few: ``pixel`` or ``feature`` (channel values).
         gradients: Whether it needs them.
         budget: How the budget of queries is spent, in words.
@@ -39,7 +39,7 @@ class Peer:
         warm: Whatever takes long at the first use only, such as compiling.
     """
 
-    library: str
+    package: str
     unit: Literal["pixel", "feature"]
     gradients: bool
     budget: str
