@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import l0tre.cli.reproduce as command
+from l0tre.problem import ATTACK
 from tests.cli.running import check_error, contents, l0tre, save_classifier, scores
 
 
@@ -31,29 +32,51 @@ def words(small: Path, out: Path, case: str = "case-1", names: str = "sdnn,dnn-0
     return ["reproduce", case, "--networks", networks, "--data", small / "data.npz", "--device", "cpu", "--out", out]
 
 
-def test_case_1_makes_runs_tables_and_figures(small: Path, tmp_path: Path) -> None:
+def test_case_1_makes_runs_and_tables_of_every_kind(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)  # thirty figures take their time; others draw
     result = l0tre(*words(small, tmp_path / "out"), "--images", "4", "--max-t", "2")
     assert result.code == 0, result
     assert "sdnn: paper against ours" in result.out
     facts = json.loads((tmp_path / "out" / "summary.json").read_text())
     runs = {row["run"]: row for row in facts["runs"]}
-    assert list(runs) == ["dnn-0-grid", "dnn-0-certified", "sdnn-grid", "sdnn-certified"]
+    kinds = ["paper", "grid", "certified"]
+    assert list(runs) == [f"{network}-{kind}" for network in ("dnn-0", "sdnn") for kind in kinds]
     for name, row in runs.items():
         stored = json.loads((tmp_path / "out" / name / "result.json").read_text())
         assert row["lower"] == stored["global"]["lower"]
+        settings = stored["config"]["settings"]
+        assert name == f"{row['network']}-{row['kind']}"
+        assert settings["guarantee"] == row["guarantee"] == ("certified" if row["kind"] == "certified" else "grid")
+        assert settings["attack"] == row["attack"] == (0 if row["kind"] == "paper" else ATTACK)
         assert row["images"] == 4
         assert row["epsilon"] == 0.25
         assert row["complete"] is True
-    for figure in facts["figures"]:
-        assert [(tmp_path / "out" / file).suffix for file in figure["files"]] == [".csv", ".png"]
-        assert all((tmp_path / "out" / file).is_file() for file in figure["files"])
-    rows = {row["quantity"]: row for row in facts["paper"]["sdnn"]}
-    assert rows["estimate U_c at t = 1 (pixels)"]["paper"] == "1.97"
-    levels = {(r["network"], r["guarantee"], r["t"]): r for r in facts["levels"]}
-    assert rows["estimate U_c at t = 1 (pixels)"]["grid"] == pytest.approx(levels["sdnn", "grid", 1]["estimate"])
-    bounds = next(row for row in facts["paper"]["dnn-0"] if row["quantity"].startswith("bounds at t = 2"))
+    figures = [file for figure in facts["figures"] for file in figure["files"]]
+    parts = ("image", "global", "seconds", "images", "adversarial")
+    assert figures == [f"figures/{name}-{part}.csv" for name in runs for part in parts]
+    assert all((tmp_path / "out" / file).is_file() for file in figures)
+    levels = {(r["network"], r["kind"], r["t"]): r for r in facts["levels"]}
+    assert len(levels) == len(facts["levels"]) == 12
+    tables = {}
+    for network, rows in facts["paper"].items():
+        assert all(list(row) == ["quantity", "the paper says", *kinds] for row in rows)
+        tables[network] = {row["quantity"]: row for row in rows}
+        assert len(tables[network]) == len(rows)
+        assert sum("converged" in name or name.endswith("known exactly") for name in tables[network]) == 1
+    row = tables["sdnn"]["estimate U_c at t = 1 (pixels)"]
+    assert row["the paper says"] == "1.97"
+    assert [row[kind] for kind in kinds] == pytest.approx([levels["sdnn", kind, 1]["estimate"] for kind in kinds])
     two = levels["dnn-0", "certified", 2]
-    assert bounds["certified"] == f"{two['lower']:.3f} to {two['upper']:.3f}"
+    interval = f"{two['lower']:.3f} to {two['upper']:.3f}"
+    assert tables["dnn-0"]["bounds at t = 2 (pixels)"]["certified"] == interval
+    assert tables["dnn-0"]["global interval at the end (pixels)"]["certified"] == interval
+    said = {n: {name: row["the paper says"] for name, row in rows.items()} for n, rows in tables.items()}
+    assert said["sdnn"]["converged images"] == "98% (t <= 3)"
+    assert said["sdnn"]["global interval at the end (pixels)"] == "-"
+    assert said["dnn-0"]["global interval at the end (pixels)"] == "2 to 12.8"
+    assert said["dnn-0"]["width of the global interval at the end (pixels)"] == "10.8"
 
 
 def test_case_4_answers_and_goes_on_after_ctrl_c(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,6 +103,10 @@ def test_case_4_answers_and_goes_on_after_ctrl_c(small: Path, tmp_path: Path, mo
     order = {"less": "holds", "more": "does not hold", "equal": "does not hold", "open": "open"}  # of dnn-2 and dnn-3
     assert answers["batch normalisation"] == order[pair["order"]]
     assert {row["epsilon"] for row in facts["runs"]} == {0.3}
+    assert [row["kind"] for row in facts["runs"]] == ["grid", "grid"]
+    for figure in facts["figures"]:
+        assert any(file.endswith("-grid.png") for file in figure["files"])
+        assert all((tmp_path / "out" / file).is_file() for file in figure["files"])
     check_error(l0tre(*line[:-2], "3"), "5 images, not on the 3")
 
 
@@ -89,7 +116,7 @@ def test_figures_are_drawn_later_and_on_another_machine(
     out, copy = tmp_path / "out", tmp_path / "copy"
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "matplotlib.figure", None)
-        line = [*words(small, out, names="sdnn"), "--images", "2", "--guarantee", "grid", "--max-t", "1"]
+        line = [*words(small, out, names="sdnn"), "--images", "2", "--kinds", "paper", "--max-t", "1"]
         result = l0tre(*line)
         assert result.code == 0
         assert "l0tre[figures]" in result.out
@@ -98,17 +125,48 @@ def test_figures_are_drawn_later_and_on_another_machine(
     assert not list(out.rglob("*.png"))
     assert len(list((out / "figures").glob("*.csv"))) == 5
     shutil.copytree(out, copy)
-    before = contents(copy / "sdnn-grid")
+    before = contents(copy / "sdnn-paper")
     assert l0tre("reproduce", "case-1", "--figures-only", "--out", copy, "-q").code == 0
     assert len(list((copy / "figures").glob("*.png"))) == 5
-    assert contents(copy / "sdnn-grid") == before
+    assert contents(copy / "sdnn-paper") == before
+
+
+@pytest.mark.parametrize(
+    ("kinds", "words"),
+    [
+        ("both", ["unknown kind 'both'", "give some of paper, grid, certified"]),
+        ("paper,Grid", ["unknown kind 'Grid'"]),
+        ("grid,paper,grid", ["repeated"]),
+        ("grid,", ["empty"]),
+        ("", ["empty"]),
+    ],
+)
+@pytest.mark.parametrize("case", ["case-1", "case-4"])
+def test_kinds_that_make_no_sense_give_one_line(tmp_path: Path, case: str, kinds: str, words: list[str]) -> None:
+    check_error(l0tre("reproduce", case, "--kinds", kinds, "--out", tmp_path), f"--kinds '{kinds}'", *words)
+    assert not any(tmp_path.iterdir())
+
+
+def test_some_kinds_are_made_and_others_later(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    out = tmp_path / "out"
+    line = [*words(small, out, "case-4", "dnn-2"), "--images", "3", "--max-t", "1", "--json", "--kinds"]
+    facts = json.loads(l0tre(*line, "certified, paper").out)
+    assert [row["run"] for row in facts["runs"]] == ["dnn-2-paper", "dnn-2-certified"]
+    assert (set(facts) & {"paper", "grid", "certified"}) == {"paper", "certified"}
+    before = contents(out / "dnn-2-paper")
+    (out / "dnn-2-certified").rename(out / "dnn-2-grid")
+    check_error(l0tre(*line, "paper,grid"), "kind certified, not grid", "rename it to dnn-2-certified", "--out")
+    shutil.rmtree(out / "dnn-2-grid")
+    facts = json.loads(l0tre(*line, "paper,grid").out)
+    assert [row["run"] for row in facts["runs"]] == ["dnn-2-paper", "dnn-2-grid"]
+    assert contents(out / "dnn-2-paper") == before
 
 
 def test_what_cannot_be_reproduced_gives_one_line(small: Path, tmp_path: Path) -> None:
     check_error(l0tre("reproduce", "case-1", "--figures-only", "--out", tmp_path), "no run folders")
     check_error(l0tre("reproduce", "case-1", "--networks", "sdnn,,", "--out", tmp_path), "--networks")
     check_error(l0tre("reproduce", "case-1", "--networks", "sdnn,none", "--out", tmp_path), "none")
-    check_error(l0tre("reproduce", "case-1", "--guarantee", "most", "--out", tmp_path), "--guarantee")
     check_error(l0tre("reproduce", "case-1"), "--out")
     check_error(l0tre(*words(small, tmp_path / "out"), "--time-budget", "-1"), "--time-budget")
     assert not any(tmp_path.iterdir())

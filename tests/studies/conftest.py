@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from l0tre.studies.runs import Plan, carry_out
+from l0tre.studies.plans import Plan, carry_out
 from tests.cli.running import save_classifier, scores
 
 
@@ -20,10 +20,19 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+RUNS = (
+    ("dnn-2", "paper"),
+    ("dnn-3", "paper"),
+    ("dnn-7", "certified"),
+    ("dnn-7", "grid"),
+    ("dnn-7", "paper"),
+)
+
+
 @pytest.fixture(scope="session")
 def study(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with finished runs of three networks."""
+    """A folder with finished runs: three networks as the paper, one of them in every kind."""
     out = tmp_path_factory.mktemp("study")
-    plans = [Plan(str(inputs / f"{name}.onnx"), "grid", 2, 10, 0.5) for name in ("dnn-2", "dnn-3", "dnn-7")]
+    plans = [Plan(str(inputs / f"{name}.onnx"), kind, 2, 10, 0.5) for name, kind in RUNS]
     carry_out(plans, out, data=str(inputs / "data.npz"), device="cpu")
     return out

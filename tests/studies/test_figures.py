@@ -18,7 +18,7 @@ PNG = b"\x89PNG\r\n"
 
 @pytest.fixture(scope="module")
 def run(study: Path) -> RunData:
-    return read_run(study / "dnn-2-grid")
+    return read_run(study / "dnn-2-paper")
 
 
 def rows_of(files: tuple[Path, ...]) -> list[dict[str, str]]:
@@ -58,6 +58,14 @@ def test_seconds_of_the_levels_add_up(run: RunData, tmp_path: Path) -> None:
     assert 0 < len(second) < len(run.latest.images)
 
 
+def test_images_that_the_attack_settles_have_no_seconds_at_a_level(study: Path, tmp_path: Path) -> None:
+    run = read_run(study / "dnn-7-grid")
+    rows = rows_of(seconds_per_level(run, tmp_path / "seconds"))
+    settled = {image.index for image in run.latest.images if image.attacked and image.level == 0}
+    assert settled
+    assert {int(row["index"]) for row in rows} == {image.index for image in run.latest.images} - settled
+
+
 def test_images_are_in_the_order_of_their_first_upper_bounds(run: RunData, tmp_path: Path) -> None:
     rows = rows_of(sorted_images(run, tmp_path / "images"))
     first = [int(row["upper"]) for row in rows if row["t"] == "1"]
@@ -80,17 +88,18 @@ def test_adversarial_images_are_stored_as_their_changes(run: RunData, tmp_path: 
 
 
 def test_networks_side_by_side(study: Path, tmp_path: Path) -> None:
-    runs = read_runs(study)
+    runs = [run for run in read_runs(study) if run.kind == "paper"]
     for draw in (bounds_of_networks, spread_of_networks):
         rows = rows_of(draw(runs, tmp_path / draw.__name__))
         assert [(row["network"], row["t"]) for row in rows] == [
             (name, t) for name in ("dnn-2", "dnn-3", "dnn-7") for t in ("1", "2")
         ]
     row = level_rows(runs)[1]
-    stored = read_snapshot(study / "dnn-2-grid")
+    stored = read_snapshot(study / "dnn-2-paper")
     estimates = [(image.lower + image.upper) / 2 for image in stored.images]
     mean = sum(estimates) / len(estimates)
     assert row["estimate"] == pytest.approx(mean) == pytest.approx(stored.estimate)
+    assert (row["kind"], row["guarantee"]) == ("paper", "grid")
     assert row["estimate_sd"] ** 2 == pytest.approx(sum((e - mean) ** 2 for e in estimates) / len(estimates))
 
 

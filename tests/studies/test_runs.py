@@ -1,78 +1,53 @@
-"""Several runs in one folder: started, resumed, not repeated."""
+"""Run folders as read: their kinds, their order, copies of them."""
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-import l0tre
-from l0tre.data import load_data, select
-from l0tre.errors import ConfigError, ModelError, StoreError
-from l0tre.results import Snapshot
-from l0tre.store import read_snapshot
-from l0tre.studies.runs import Plan, carry_out, read_run, read_runs
+from l0tre.errors import StoreError
+from l0tre.problem import ATTACK
+from l0tre.studies.runs import kind_of, read_run, read_runs
 
 
-def plans(inputs: Path, images: int = 10) -> list[Plan]:
-    return [Plan(str(inputs / f"{name}.onnx"), "grid", 2, images, 0.5) for name in ("dnn-2", "dnn-3")]
+@pytest.mark.parametrize(
+    ("guarantee", "attack", "kind"),
+    [
+        ("grid", 0, "paper"),
+        ("grid", ATTACK, "grid"),
+        ("grid", 5, "grid"),
+        ("grid", None, "grid"),
+        ("certified", ATTACK, "certified"),
+        ("certified", 0, "certified"),
+        ("lipschitz", 0, "lipschitz"),
+        ("sampled", 0, "sampled"),
+    ],
+)
+def test_the_kind_is_told_by_the_configuration(guarantee: str, attack: int | None, kind: str) -> None:
+    settings = {} if attack is None else {"attack": attack}
+    assert kind_of({"guarantee": {"kind": guarantee}, "settings": settings}) == kind
 
 
-def test_a_run_is_the_evaluation_of_a_sample_of_the_data(inputs: Path, study: Path) -> None:
-    data = select(load_data(inputs / "data.npz"), limit=10, shuffle=True, seed=0)
-    for name in ("dnn-2", "dnn-3", "dnn-7"):
-        options: dict[str, Any] = {"max_t": 2, "epsilon": 0.5, "guarantee": "grid", "attack": 0, "device": "cpu"}
-        alone = l0tre.evaluate(inputs / f"{name}.onnx", data, **options)
-        stored = read_snapshot(study / f"{name}-grid")
-        assert [(i.index, i.lower, i.upper) for i in stored.images] == [
-            (i.index, i.lower, i.upper) for i in alone.images
-        ]
-        assert stored.finished
+def test_runs_are_read_by_network_then_kind(study: Path) -> None:
+    runs = read_runs(study)
+    assert [run.name for run in runs] == ["dnn-2-paper", "dnn-3-paper", "dnn-7-paper", "dnn-7-grid", "dnn-7-certified"]
+    assert [run.name for run in runs] == [f"{run.network}-{run.kind}" for run in runs]
+    assert {run.kind: (run.guarantee, run.scope, run.words) for run in runs} == {
+        "paper": ("grid", "the grid", "paper: grid, no attack"),
+        "grid": ("grid", "the grid", "grid"),
+        "certified": ("certified", "all real values", "certified"),
+    }
 
 
-def test_a_stopped_study_goes_on_where_it_stopped(inputs: Path, study: Path, tmp_path: Path) -> None:
-    seen: list[str] = []
-
-    def watch(name: str, snapshots: Iterator[Snapshot]) -> Snapshot:
-        seen.append(name)
-        for last in snapshots:
-            result = last
-        return result
-
-    data = str(inputs / "data.npz")
-    carry_out(plans(inputs), tmp_path, data=data, device="cpu", time_budget=0.0, watch=watch)
-    assert seen == ["dnn-2-grid", "dnn-3-grid"]
-    assert not any(run.latest.finished for run in read_runs(tmp_path))
-    carry_out(plans(inputs), tmp_path, data=data, device="cpu", stop=lambda: len(seen) > 2, watch=watch)
-    assert seen[2:] == ["dnn-2-grid"]  # asked to stop before the second
-    carry_out(plans(inputs), tmp_path, data=data, device="cpu", watch=watch)
-    for name in ("dnn-2-grid", "dnn-3-grid"):
-        whole, again = read_snapshot(study / name), read_snapshot(tmp_path / name)
-        assert [(i.lower, i.upper) for i in again.images] == [(i.lower, i.upper) for i in whole.images]
-    before = (tmp_path / "dnn-2-grid" / "run.db").read_bytes()
-    carry_out(plans(inputs), tmp_path, data=data, device="cpu", watch=watch)
-    assert (tmp_path / "dnn-2-grid" / "run.db").read_bytes() == before
-
-
-def test_networks_are_loaded_before_any_work(inputs: Path, tmp_path: Path) -> None:
-    missing = [*plans(inputs), Plan(str(inputs / "none.onnx"), "grid", 1, 3, 0.5)]
-    with pytest.raises(ModelError, match="there is no file"):
-        carry_out(missing, tmp_path, data=str(inputs / "data.npz"))
-    assert not any(tmp_path.iterdir())
-
-
-def test_other_images_or_names_are_refused(inputs: Path, study: Path) -> None:
-    with pytest.raises(StoreError, match="10 images, not on the 7"):
-        carry_out(plans(inputs, 7), study, data=str(inputs / "data.npz"), device="cpu")
-    with pytest.raises(ConfigError, match="same name"):
-        carry_out(plans(inputs)[:1] * 2, study, data=str(inputs / "data.npz"), device="cpu")
-    with pytest.raises(StoreError, match="no run folders"):
-        read_runs(inputs)
+def test_two_runs_of_one_network_and_kind_are_refused(study: Path, tmp_path: Path) -> None:
+    for name in ("dnn-7-grid", "dnn-7-paper"):
+        shutil.copytree(study / "dnn-7-paper", tmp_path / name)
+    with pytest.raises(StoreError, match=r"2 runs of dnn-7 of the kind paper \(dnn-7-grid, dnn-7-paper\)"):
+        read_runs(tmp_path)
 
 
 def test_a_copied_run_is_read_the_same(study: Path, tmp_path: Path) -> None:
-    shutil.copytree(study / "dnn-2-grid", tmp_path / "copy")
-    here, there = read_run(study / "dnn-2-grid"), read_run(tmp_path / "copy")
-    assert (here.network, here.guarantee, there.name) == (there.network, there.guarantee, "copy")
+    shutil.copytree(study / "dnn-2-paper", tmp_path / "copy")
+    here, there = read_run(study / "dnn-2-paper"), read_run(tmp_path / "copy")
+    assert (here.network, here.kind, there.name) == (there.network, there.kind, "copy")
     assert [level.to_dict() for level in here.levels] == [level.to_dict() for level in there.levels]

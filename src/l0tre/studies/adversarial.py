@@ -67,7 +67,7 @@ def adversarial_images(run: RunData, path: Path, count: int = 9) -> tuple[Path, 
                     name = "t = 1" if bounds is first else f"{edge} {last.lower if last.converged else last.upper}"
                     changes = f"{bounds.upper} {run.latest.unit}s" if bounds.upper > 1 else f"1 {run.latest.unit}"
                     _show(axes, image, bounds.witness, f"{name}\n{changes}: now {bounds.witness.label}")
-        figure.suptitle(f"{run.network}, {run.guarantee}: original, witness at t = 1, closest witness")
+        figure.suptitle(f"{run.network}, {run.words}: original, witness at t = 1, closest witness")
 
     return save(path, rows, draw, (11.0, 0.5 + 1.5 * lines))
 

@@ -8,7 +8,8 @@ from typing import Any
 from l0tre.comparison import write_comparison
 from l0tre.standings import Comparison, Pair, compare_snapshots
 from l0tre.studies.network_figures import bounds_of_networks, level_rows, spread_of_networks
-from l0tre.studies.runs import Plan, RunData, read_runs
+from l0tre.studies.plans import Plan
+from l0tre.studies.runs import RunData, read_runs
 from l0tre.studies.summary import Figure, Section, Summary, write_summary
 from l0tre.studies.tables import Rows, write_csv
 
@@ -54,7 +55,7 @@ OBSERVATIONS = (
 
 def plan_case_four(
     networks: Sequence[str] = NETWORKS,
-    guarantees: Sequence[str] = ("grid",),
+    kinds: Sequence[str] = ("grid",),
     *,
     images: int | None = None,
     max_t: int | None = None,
@@ -63,15 +64,18 @@ def plan_case_four(
 
     Args:
         networks: What :func:`l0tre.load` takes.
-        guarantees: A run for each.
+        kinds: A run for each, see :data:`l0tre.studies.runs.KINDS`.
         images: Number of test images instead of the paper's.
         max_t: Largest number of pixels changed together instead of the paper's.
 
     Returns:
         The runs.
+
+    Raises:
+        ConfigError: If a kind is unknown.
     """
     return tuple(
-        Plan(network, kind, max_t or MAX_T, images or IMAGES, EPSILON) for kind in guarantees for network in networks
+        Plan(network, kind, max_t or MAX_T, images or IMAGES, EPSILON) for kind in kinds for network in networks
     )
 
 
@@ -85,7 +89,7 @@ def summarise_case_four(out: str | Path) -> Summary:
         What was found; it is also written to ``out``: ``summary.md``, ``summary.json``, ``tables/``, ``figures/``.
 
     Raises:
-        StoreError: If there are no run folders, or one is damaged.
+        StoreError: If there are no run folders, one is damaged, or two are of the same network and kind.
     """
     out = Path(out)
     runs = read_runs(out)
@@ -93,8 +97,8 @@ def summarise_case_four(out: str | Path) -> Summary:
     sections: list[Section] = []
     figures: list[Figure] = []
     facts: dict[str, Any] = {"case": 4}
-    for guarantee in dict.fromkeys(run.guarantee for run in runs):
-        group = [run for run in runs if run.guarantee == guarantee]
+    for kind in dict.fromkeys(run.kind for run in runs):
+        group = [run for run in runs if run.kind == kind]
         comparison = compare_snapshots({run.network: run.latest for run in group})
         answers = [answer_observation(observation, comparison) for observation in OBSERVATIONS]
         tables = {
@@ -105,14 +109,17 @@ def summarise_case_four(out: str | Path) -> Summary:
             "levels": level_rows(group),
         }
         for name, rows in tables.items():
-            write_csv(out / "tables" / f"{name}-{guarantee}.csv", rows)
+            write_csv(out / "tables" / f"{name}-{kind}.csv", rows)
         sections += [
-            Section(f"The paper's observations ({_words(guarantee)})", tables["observations"]),
-            Section(f"Accuracy beside robustness ({guarantee})", tables["networks"]),
-            Section(f"Bounds, estimates and their spread at each level ({guarantee})", tables["levels"], brief=False),
+            Section(
+                f"The paper's observations ({group[0].words}; lower bounds hold for {group[0].scope})",
+                tables["observations"],
+            ),
+            Section(f"Accuracy beside robustness ({kind})", tables["networks"]),
+            Section(f"Bounds, estimates and their spread at each level ({kind})", tables["levels"], brief=False),
         ]
-        facts[guarantee] = {**tables, "pairs": comparison.to_dict()["pairs"]}
-        figures += _figures(group, comparison, out / "figures", guarantee)
+        facts[kind] = {**tables, "pairs": comparison.to_dict()["pairs"]}
+        figures += _figures(group, comparison, out / "figures", kind)
     return write_summary(out, "Case study four: robust architectures", runs, sections, facts, figures)
 
 
@@ -164,19 +171,15 @@ def _network_rows(comparison: Comparison) -> Rows:
     ]
 
 
-def _figures(runs: Sequence[RunData], comparison: Comparison, folder: Path, guarantee: str) -> list[Figure]:
+def _figures(runs: Sequence[RunData], comparison: Comparison, folder: Path, kind: str) -> list[Figure]:
     folder.mkdir(exist_ok=True)
-    compared = write_comparison(comparison, folder, f"comparison-{guarantee}")
+    compared = write_comparison(comparison, folder, f"comparison-{kind}")
     drawn = [
-        ("bounds and estimates of each network at each t", bounds_of_networks(runs, folder / f"bounds-{guarantee}")),
+        ("bounds and estimates of each network at each t", bounds_of_networks(runs, folder / f"bounds-{kind}")),
         (
             "means and standard deviations of estimates and radii",
-            spread_of_networks(runs, folder / f"spread-{guarantee}"),
+            spread_of_networks(runs, folder / f"spread-{kind}"),
         ),
         ("accuracy beside robustness, and every two networks", compared),
     ]
-    return [Figure(f"{guarantee}: {caption}", files) for caption, files in drawn]
-
-
-def _words(guarantee: str) -> str:
-    return "certified: all real values" if guarantee == "certified" else f"guarantee {guarantee}"
+    return [Figure(f"{kind}: {caption}", files) for caption, files in drawn]

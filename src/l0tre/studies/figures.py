@@ -46,7 +46,7 @@ def one_image(run: RunData, path: Path, index: int | None = None) -> tuple[Path,
     def draw(figure: Any) -> None:
         axes = figure.subplots()
         _over_t(axes, rows, run.latest.unit)
-        figure.suptitle(f"{run.network}, image {chosen.index} (label {chosen.label}), {run.guarantee}")
+        figure.suptitle(f"{run.network}, image {chosen.index} (label {chosen.label}), {run.words}")
 
     return save(path, rows, draw, (5.0, 3.6))
 
@@ -68,7 +68,7 @@ def global_bounds(run: RunData, path: Path) -> tuple[Path, ...]:
         left, right = figure.subplots(1, 2)
         _over_t(left, ends, run.latest.unit, mean=True)
         _over_time(right, moments, run.latest)
-        figure.suptitle(f"{run.network}, {len(run.latest.images):,} images, {run.guarantee}")
+        figure.suptitle(f"{run.network}, {len(run.latest.images):,} images, {run.words}")
 
     return save(path, [*ends, *moments], draw, (9.0, 3.8))
 
@@ -105,7 +105,7 @@ def seconds_per_level(run: RunData, path: Path) -> tuple[Path, ...]:
             axes.set_yscale("log")
         axes.grid(axis="y", color=LIGHT)
         axes.set_ylabel("seconds an image\n(a batch's time is shared)")
-        axes.set_title(f"{run.network}, {run.guarantee}, on {run.latest.config['device']}")
+        axes.set_title(f"{run.network}, {run.words}, on {run.latest.config['device']}")
 
     return save(path, rows, draw, (4.6, 3.8))
 
@@ -164,7 +164,7 @@ def sorted_images(run: RunData, path: Path) -> tuple[Path, ...]:
         panels[-1].set_xlabel("images, by their upper bound at t = 1")
         lines, names = panels[0].get_legend_handles_labels()
         figure.legend(lines, names, loc="outside lower center", ncols=4, frameon=False)
-        figure.suptitle(f"{run.network}, {len(order)} images, {run.guarantee}")
+        figure.suptitle(f"{run.network}, {len(order)} images, {run.words}")
 
     return save(path, rows, draw, (8.0, 1.3 + 2.0 * len(run.levels)))
 

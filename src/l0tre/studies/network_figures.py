@@ -18,14 +18,14 @@ COLOURS = (ORANGE, BLUE, VERMILLION, GREY)  # of t = 1, 2, ...
 
 
 def level_rows(runs: Sequence[RunData]) -> Rows:
-    """For every network and level: global bounds, and the spread of the images' estimates and uncertainties.
+    """For every run and level: global bounds, and the spread of the images' estimates and uncertainties.
 
     Args:
-        runs: One run for each network.
+        runs: The runs, one for each network and kind.
 
     Returns:
-        Rows with ``network``, ``guarantee``, ``t``, ``images``, means and standard deviations (of these images, not
-        of a population), all in groups; ``complete``: whether no image is still at work in the level.
+        Rows with ``network``, ``kind``, ``guarantee``, ``t``, ``images``, means and standard deviations (of these
+        images, not of a population), all in groups; ``complete``: whether no image is still at work in the level.
     """
     rows = []
     for run in runs:
@@ -35,6 +35,7 @@ def level_rows(runs: Sequence[RunData]) -> Rows:
             rows.append(
                 {
                     "network": run.network,
+                    "kind": run.kind,
                     "guarantee": run.guarantee,
                     "t": level.t,
                     "images": len(level.images),

@@ -1,7 +1,7 @@
-"""Many runs in one folder: start what is missing, go on with what was stopped, read what is there."""
+"""Runs in folders: their kinds, reading them, starting or going on with one."""
 
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,43 +9,23 @@ from typing import Any
 import torch
 
 from l0tre.api import anytime, resume_anytime
-from l0tre.data import Dataset, load_data, select
-from l0tre.errors import ConfigError, StoreError
-from l0tre.model.load import load
+from l0tre.data import Dataset
+from l0tre.errors import StoreError
 from l0tre.model.network import Network
 from l0tre.problem import ATTACK
 from l0tre.results import Snapshot
 from l0tre.store import Inputs, read_config, read_inputs, read_levels, read_snapshot
 from l0tre.store.database import DATABASE
 
-__all__ = ["Plan", "RunData", "Watch", "carry_out", "go_on", "last_of", "read_run", "read_runs"]
+__all__ = ["KINDS", "RunData", "Watch", "go_on", "kind_of", "last_of", "read_run", "read_runs"]
+
+# Of each kind of run: its guarantee, and the queries of the attack on each image before the levels. The paper's upper
+# bounds come from its levels alone, so only runs without an attack can be held against its estimates at t = 1.
+KINDS = {"paper": ("grid", 0), "grid": ("grid", ATTACK), "certified": ("certified", ATTACK)}
+SCOPES = {"certified": "all real values", "lipschitz": "all real values", "grid": "the grid", "sampled": "nothing"}
 
 # Goes through the snapshots of a run, whose name comes first, and returns the last one.
 Watch = Callable[[str, Iterator[Snapshot]], Snapshot]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """One run of a study.
-
-    Attributes:
-        network: What :func:`l0tre.load` takes.
-        guarantee: ``grid`` or ``certified``.
-        max_t: Largest number of pixels changed together.
-        images: How many are drawn from the test set.
-        epsilon: Spacing of the grid, in the domain's units.
-    """
-
-    network: str
-    guarantee: str
-    max_t: int
-    images: int
-    epsilon: float
-
-    @property
-    def folder(self) -> str:
-        """Name of its run folder."""
-        return f"{Path(self.network).stem}-{self.guarantee}"
 
 
 @dataclass(frozen=True)
@@ -71,8 +51,37 @@ class RunData:
 
     @property
     def guarantee(self) -> str:
-        """What its lower bounds hold for."""
+        """The guarantee of its lower bounds."""
         return str(self.latest.config["guarantee"]["kind"])
+
+    @property
+    def kind(self) -> str:
+        """Its kind, see :data:`KINDS`."""
+        return kind_of(self.latest.config)
+
+    @property
+    def words(self) -> str:
+        """Its kind for titles, which should also name the guarantee."""
+        return f"paper: {self.guarantee}, no attack" if self.kind == "paper" else self.kind
+
+    @property
+    def scope(self) -> str:
+        """What its lower bounds hold for, in words."""
+        return SCOPES[self.guarantee]
+
+
+def kind_of(config: Mapping[str, Any]) -> str:
+    """The kind of a run by its stored configuration.
+
+    Args:
+        config: As in :attr:`Snapshot.config`.
+
+    Returns:
+        A key of :data:`KINDS`, or the guarantee of a run that no study makes. Runs that were begun before there were
+        attacks do not say that they have none, and resuming them attacks: they are no ``paper`` runs.
+    """
+    guarantee = str(config["guarantee"]["kind"])
+    return "paper" if (guarantee, config["settings"].get("attack")) == KINDS["paper"] else guarantee
 
 
 def read_run(folder: str | Path) -> RunData:
@@ -86,16 +95,23 @@ def read_run(folder: str | Path) -> RunData:
 
 
 def read_runs(out: str | Path) -> tuple[RunData, ...]:
-    """Read all run folders inside a folder, in the order of their networks, the paper's guarantee ``grid`` first.
+    """Read all run folders inside a folder, in the order of their networks, then of :data:`KINDS`.
 
     Raises:
-        StoreError: If there is none.
+        StoreError: If there is none, or there are two of the same network and kind.
     """
     folders = sorted(path.parent for path in Path(out).glob(f"*/{DATABASE}"))
     if not folders:
         raise StoreError(f"{out} holds no run folders: give the folder of an earlier call to --out")
     runs = [read_run(folder) for folder in folders]
-    return tuple(sorted(runs, key=lambda run: (run.network, run.guarantee != "grid")))
+    (network, kind), count = Counter((run.network, run.kind) for run in runs).most_common(1)[0]
+    if count > 1:
+        same = [run.name for run in runs if (run.network, run.kind) == (network, kind)]
+        raise StoreError(
+            f"{out} holds {count} runs of {network} of the kind {kind} ({', '.join(same)}): move all but one elsewhere"
+        )
+    ranks = {kind: rank for rank, kind in enumerate(KINDS)}
+    return tuple(sorted(runs, key=lambda run: (run.network, ranks.get(run.kind, len(ranks)), run.kind)))
 
 
 def go_on(
@@ -151,56 +167,3 @@ def _check_same(folder: Path, network: Network, data: Dataset, options: Mapping[
 def last_of(_: str, snapshots: Iterator[Snapshot]) -> Snapshot:
     """Watch nothing: go through the snapshots and return the last one."""
     return deque(snapshots, maxlen=1)[0]
-
-
-def carry_out(
-    plans: Sequence[Plan],
-    out: str | Path,
-    *,
-    data: str = "mnist",
-    data_dir: Path | None = None,
-    seed: int = 0,
-    device: str = "auto",
-    time_budget: float | None = None,
-    stop: Callable[[], bool] = lambda: False,
-    watch: Watch = last_of,
-) -> None:
-    """Carry out the runs of a study one after the other; what is finished is not repeated.
-
-    Args:
-        plans: The runs.
-        out: Folder of the run folders.
-        data: What :func:`l0tre.load_data` takes; its test images are used, resized to each network.
-        data_dir: Where data sets known by name are.
-        seed: Of the choice of images.
-        device: Where to compute.
-        time_budget: Seconds for each run; ``None`` for no limit.
-        stop: Asked between two steps.
-        watch: Goes through the snapshots of each run.
-
-    Raises:
-        L0treError: Before any work, if a network or the data cannot be loaded.
-    """
-    names = [plan.folder for plan in plans]
-    if len(set(names)) < len(names):
-        raise ConfigError(f"two of the runs {', '.join(names)} have the same name: give networks of different names")
-    networks = {plan.network: load(plan.network, device=device) for plan in plans}
-    for plan in plans:
-        if stop():
-            return
-        network = networks[plan.network]
-        images = load_data(data, input_shape=network.input_shape, data_dir=data_dir, resize=True)
-        chosen = select(images, limit=plan.images, shuffle=True, seed=seed)
-        snapshots = go_on(
-            Path(out) / plan.folder,
-            network,
-            chosen,
-            time_budget=time_budget,
-            stop=stop,
-            max_t=plan.max_t,
-            epsilon=plan.epsilon,
-            guarantee=plan.guarantee,
-            # The paper's upper bounds come from its levels alone; beside certified bounds ours are wanted.
-            attack=0 if plan.guarantee == "grid" else ATTACK,
-        )
-        watch(plan.folder, snapshots)

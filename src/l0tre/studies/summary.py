@@ -61,7 +61,9 @@ def run_rows(runs: Sequence[RunData]) -> Rows:
         {
             "run": run.name,
             "network": run.network,
+            "kind": run.kind,
             "guarantee": run.guarantee,
+            "attack": run.latest.config["settings"].get("attack"),
             "epsilon": run.latest.config["settings"]["epsilon"],
             "max_t": run.latest.config["settings"]["max_t"],
             "images": len(run.latest.images) + len(run.latest.excluded),
