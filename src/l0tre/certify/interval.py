@@ -9,7 +9,7 @@ from torch import Tensor
 from l0tre.certify.support import ELEMENTWISE
 from l0tre.model.graph import Node, run_node
 
-__all__ = ["Interval", "magnitude", "step"]
+__all__ = ["Interval", "absolute", "magnitude", "step"]
 
 Interval = tuple[Tensor, Tensor]
 
@@ -31,7 +31,7 @@ def step(node: Node, inputs: Sequence[Interval]) -> Interval:
         return run_node(node, low), run_node(node, high)
     centres = [(low + high) / 2 for low, high in inputs]
     radii = [(high - low) / 2 for low, high in inputs]
-    centre, radius = run_node(node, *centres), run_node(_absolute(node), *radii)
+    centre, radius = run_node(node, *centres), run_node(absolute(node), *radii)
     return centre - radius, centre + radius
 
 
@@ -46,10 +46,10 @@ def magnitude(node: Node, inputs: Sequence[Tensor]) -> Tensor:
         return inputs[0] * max(1.0, abs(node.number("slope")))
     if node.op in ("relu", "max_pool"):
         return run_node(node, inputs[0])
-    absolute = _absolute(node)
+    positive = absolute(node)
     constants = {key: node.tensors[key].abs() for key in ("bias", "shift") if key in node.tensors}
     value = {"value": abs(node.number("value"))} if node.op == "pad" else {}
-    full = replace(absolute, tensors={**absolute.tensors, **constants}, attributes={**absolute.attributes, **value})
+    full = replace(positive, tensors={**positive.tensors, **constants}, attributes={**positive.attributes, **value})
     return run_node(full, *inputs)
 
 
@@ -60,7 +60,7 @@ def _curve(node: Node, low: Tensor, high: Tensor) -> Interval:
     return torch.minimum(torch.minimum(*ends), bend), torch.maximum(*ends)
 
 
-def _absolute(node: Node) -> Node:
+def absolute(node: Node) -> Node:
     """A linear operation with the absolute values of its weights and without its constants."""
     tensors = {key: value.abs() for key, value in node.tensors.items() if key in ("weight", "scale")}
     attributes = {**node.attributes, "value": 0.0} if node.op == "pad" else node.attributes

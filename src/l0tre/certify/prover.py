@@ -7,9 +7,12 @@ from fractions import Fraction
 
 from torch import Tensor
 
+from l0tre.certify.clusters.local import Local, make_local
+from l0tre.certify.clusters.margins import make_ground
+from l0tre.certify.clusters.search import ClusterSearch
 from l0tre.certify.nodes import Nodes
 from l0tre.certify.plan import Plan, make_plan
-from l0tre.certify.scene import make_scene, table_size
+from l0tre.certify.scene import make_scene, one_pixel_each, table_size
 from l0tre.certify.search import Search
 from l0tre.certify.tree import Tree, make_tree
 from l0tre.domain import Domain
@@ -23,6 +26,8 @@ __all__ = ["ARITHMETIC", "Proof", "Prover", "make_prover"]
 ARITHMETIC = "real arithmetic on the network's float32 weights, by float64 bounds with rounding errors added"
 TABLE_SHARE = 4  # the tables of the first layer take this part of the memory at the most
 IMAGES = {"cpu": 1, "cuda": 64}  # proved together: a GPU needs many nodes at a time, a CPU does not
+CLUSTER_SETS = 2**22  # of one image that can all be listed
+BLOCK_SETS = 2**23  # of the images that go through a level together
 
 
 @dataclass(frozen=True)
@@ -54,10 +59,25 @@ class Proof:
         """Whether every set is proved."""
         return self.proved == self.total
 
+    @property
+    def boxed(self) -> bool:
+        """Whether only boxes of values are left, which any search can go on with."""
+        return bool(self.fronts) and all(part.low is not None for part in self.fronts)
+
 
 @dataclass(frozen=True)
 class Prover:
-    """What the proofs of all images share."""
+    """What the proofs of all images share.
+
+    Attributes:
+        network: What is proved about.
+        domain: What may change.
+        plan: The network's operations.
+        tree: The cells.
+        batcher: Runs the network on candidate witnesses.
+        memory: Bytes for tables, nodes and rows together.
+        local: The part of the network where changes stay in windows, if groups are pixels and there is one.
+    """
 
     network: Network
     domain: Domain
@@ -65,12 +85,25 @@ class Prover:
     tree: Tree
     batcher: Batcher
     memory: int
+    local: Local | None
 
-    def block(self, t: int) -> int:
+    @property
+    def device_kind(self) -> str:
+        """``cuda`` or ``cpu``."""
+        return "cuda" if self.plan.device.type == "cuda" else "cpu"
+
+    def can_cluster(self, t: int) -> bool:
+        """Whether a level can be proved by clusters of pixels."""
+        if self.local is None:
+            return False
+        return t <= (3 if self.local.flat else 2) and math.comb(self.domain.groups, t) <= CLUSTER_SETS
+
+    def block(self, t: int, *, clusters: bool = False) -> int:
         """How many images go through a level together."""
+        if clusters:
+            return max(1, min(IMAGES[self.device_kind], BLOCK_SETS // math.comb(self.domain.groups, t)))
         one = sum(table_size(self.plan, self.tree, position, 1, t) for position in self.plan.borders)
-        most = IMAGES["cuda" if self.plan.device.type == "cuda" else "cpu"]
-        return max(1, min(most, self.memory // TABLE_SHARE // max(1, one)))
+        return max(1, min(IMAGES[self.device_kind], self.memory // TABLE_SHARE // max(1, one)))
 
     def search(
         self,
@@ -80,9 +113,10 @@ class Prover:
         proofs: Sequence[Proof | None],
         hints: Sequence[Tensor | None],
         *,
+        clusters: bool = False,
         sums: bool = False,
         pulse: Callable[[], None] = lambda: None,
-    ) -> Search:
+    ) -> Search | ClusterSearch:
         """Begin or go on with a level.
 
         Args:
@@ -91,6 +125,8 @@ class Prover:
             labels: int64 ``[images]``.
             proofs: What is kept of each image's proof at this level.
             hints: For each image what a search at level ``t - 1`` learnt, see ``Search.lessons``.
+            clusters: Whether to search by clusters; for levels that :meth:`can_cluster`, and proofs that are not begun
+                or ``boxed``.
             sums: Whether sets may be proved by sums (see ``additive``): not for certificates, whose nodes must each
                 stand on their own.
             pulse: Called while nodes are bounded; may raise ``Halted`` to end a step without a result.
@@ -98,17 +134,23 @@ class Prover:
         Returns:
             The search.
         """
-        scene = make_scene(self.plan, self.tree, self.domain, images, labels, t, self.memory // TABLE_SHARE)
-        search = Search(replace(scene, pulse=pulse), self.domain, self.batcher, t, self.memory // 2)
-        if sums:
-            search.allow_sums()
+        tables = 0 if clusters else self.memory // TABLE_SHARE
+        scene = replace(make_scene(self.plan, self.tree, self.domain, images, labels, t, tables), pulse=pulse)
+        search: Search | ClusterSearch
+        if clusters:
+            assert self.local is not None
+            search = ClusterSearch(make_ground(self.local, scene, self.memory // 4), self.domain, self.batcher, t)
+        else:
+            search = Search(scene, self.domain, self.batcher, t, self.memory // 2)
+            if sums:
+                search.allow_sums()
         device = self.plan.device
         for row, (proof, hint) in enumerate(zip(proofs, hints, strict=True)):
             if proof is None:
                 search.begin(row)
             else:
                 search.go_on(row, proof.fronts)
-            if hint is not None:
+            if hint is not None and isinstance(search, Search):
                 search.hints[row] = hint.to(device)
         return search
 
@@ -131,4 +173,6 @@ def make_prover(network: Network, domain: Domain, batcher: Batcher, memory: int)
     if network.exact is None:
         raise ModelError(f"{network.name} cannot be certified: {network.note or 'its operations are not known'}")
     plan = make_plan(network.exact, domain, network.device)
-    return Prover(network, domain, plan, make_tree(domain, network.exact), batcher, memory)
+    tree = make_tree(domain, network.exact)
+    local = make_local(plan) if one_pixel_each(plan, domain, tree) else None
+    return Prover(network, domain, plan, tree, batcher, memory, local)

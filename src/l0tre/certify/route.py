@@ -7,6 +7,7 @@ from fractions import Fraction
 from torch import Tensor
 
 from l0tre.book import Book
+from l0tre.certify.clusters.search import ClusterSearch
 from l0tre.certify.nodes import Nodes
 from l0tre.certify.prover import Proof, Prover, make_prover
 from l0tre.certify.scene import Halted
@@ -15,12 +16,16 @@ from l0tre.errors import ModelError
 
 __all__ = ["OnProved", "prove"]
 
+AnySearch = Search | ClusterSearch
 # What is told of proved nodes: the level, the place of the image, the nodes, the bounds of their margins.
 OnProved = Callable[[int, int, Nodes, Tensor], None]
 
 STEP_SECONDS = 1.0  # between two recorded steps
 HALT_SECONDS = 5.0  # that a step may take after it should stop; its work is then lost
 SLICE_SECONDS = 20.0  # for an image before the next one has its turn; doubled for every further round
+# Nodes of cells for an image before clusters of pixels are tried: at the first level, where few nodes do if cells do
+# at all, and above, where cells have proved themselves at the first level.
+CELL_PATIENCE = (4, 512)
 
 
 def prove(book: Book, on_proved: OnProved | None = None) -> Iterator[None]:
@@ -36,17 +41,21 @@ def prove(book: Book, on_proved: OnProved | None = None) -> Iterator[None]:
     problem = book.problem
     prover = make_prover(problem.network, problem.domain, book.batcher, problem.settings.memory)
     lessons: dict[int, Tensor] = {}
+    clustered: set[int] = set()  # images whose cells are too large to bound
     for t in range(1, problem.settings.max_t + 1):
         book.t = t
         # What is not proved for t - 1 is not for t: an image with a tie is out.
         todo = [image for image in book.pending() if book.state.bounds[image].lower == t - 1]
-        level = _Level(book, prover, t, todo, lessons, on_proved)
+        level = _Level(book, prover, t, todo, lessons, clustered, on_proved)
         patience = SLICE_SECONDS
         while todo:
-            size = prover.block(t)
-            for start in range(0, len(todo), size):
-                block = todo[start : start + size]
-                yield from level.visit(block, patience * len(block))
+            by_clusters = [image for image in todo if level.by_clusters(image)]
+            by_cells = [image for image in todo if image not in set(by_clusters)]
+            for images, clusters in ((by_cells, False), (by_clusters, True)):
+                size = prover.block(t, clusters=clusters)
+                for start in range(0, len(images), size):
+                    block = images[start : start + size]
+                    yield from level.visit(block, patience * len(block), clusters=clusters)
             todo = [image for image in todo if image not in level.over]
             patience *= 2
         lessons = level.lessons
@@ -62,6 +71,7 @@ class _Level:
         t: int,
         todo: Sequence[int],
         hints: dict[int, Tensor],
+        clustered: set[int],
         on_proved: OnProved | None,
     ) -> None:
         self.book = book
@@ -70,10 +80,23 @@ class _Level:
         self.images = len(todo)
         self.hints = hints
         self.on_proved = on_proved
+        # A certificate lists nodes that each stand on their own; what clusters prove by sums does not.
+        self.can_cluster = on_proved is None and prover.can_cluster(t)
+        self.clustered = clustered
+        self.handed: set[int] = set()  # from cells to clusters at this level
         self.lessons: dict[int, Tensor] = {}
         self.over: set[int] = set()
 
-    def visit(self, block: list[int], patience: float) -> Iterator[None]:
+    def by_clusters(self, image: int) -> bool:
+        """Whether an image is proved by clusters."""
+        proof, local = self.book.state.proofs.get(image), self.prover.local
+        if not self.can_cluster or local is None:
+            return False
+        if proof is not None and proof.nodes:
+            return proof.boxed
+        return local.flat or image in self.clustered
+
+    def visit(self, block: list[int], patience: float, *, clusters: bool) -> Iterator[None]:
         """Work on some images until their proofs are complete or the time is up."""
         book, problem = self.book, self.book.problem
         began = last = time.monotonic()
@@ -87,12 +110,14 @@ class _Level:
                 raise Halted
 
         sums = self.on_proved is None
-        search = self.prover.search(self.t, images, labels, kept, hints, sums=sums, pulse=pulse)
+        search = self.prover.search(self.t, images, labels, kept, hints, clusters=clusters, sums=sums, pulse=pulse)
         proofs = [proof or Proof(self.t, Fraction(0), search.total) for proof in kept]
         while search.open():
             step_began = time.monotonic()
             step = search.step()
             changed = self._apply(search, block, proofs, step)
+            if isinstance(search, Search):
+                self._hand_over(search, block, proofs)
             now = time.monotonic()
             open_ = [image for image in block if image not in self.over]
             out_of_time = now - began > patience
@@ -104,12 +129,30 @@ class _Level:
                 yield
             if out_of_time:
                 break
-        for row, image in enumerate(block):
-            lesson = search.lesson(row)
-            if lesson is not None:
-                self.lessons[image] = lesson
+        if isinstance(search, Search):
+            for row, image in enumerate(block):
+                lesson = search.lesson(row)
+                if lesson is not None:
+                    self.lessons[image] = lesson
 
-    def _apply(self, search: Search, block: list[int], proofs: list[Proof], step: Step) -> list[int]:
+    def _hand_over(self, search: Search, block: list[int], proofs: list[Proof]) -> None:
+        """Leave images to clusters whose cells have cost too many nodes: they begin anew, in the next round."""
+        if not self.can_cluster:
+            return
+        limit = CELL_PATIENCE[min(self.t, 2) - 1]
+        rows = [
+            row
+            for row, (image, proof) in enumerate(zip(block, proofs, strict=True))
+            if image not in self.over | self.handed and proof.nodes >= limit
+        ]
+        if rows:
+            search.drop(rows)
+            for row in rows:
+                self.clustered.add(block[row])
+                self.handed.add(block[row])
+                self.book.state.proofs.pop(block[row], None)
+
+    def _apply(self, search: AnySearch, block: list[int], proofs: list[Proof], step: Step) -> list[int]:
         """Enter what a step found; returns the images whose level is over."""
         book = self.book
         for row, changed in step.candidates.items():
@@ -135,10 +178,10 @@ class _Level:
             self.over.update(block[row] for row in over)
         return [block[row] for row in over]
 
-    def _keep(self, search: Search, block: list[int], proofs: list[Proof]) -> None:
+    def _keep(self, search: AnySearch, block: list[int], proofs: list[Proof]) -> None:
         """Keep the open proofs, and the share of the level that is done."""
         for row, image in enumerate(block):
-            if image not in self.over:
+            if image not in self.over and (isinstance(search, ClusterSearch) or image not in self.handed):
                 proof = proofs[row]
                 fronts = search.left(row)
                 if not fronts:

@@ -11,7 +11,16 @@ from l0tre.certify.tree import Tree
 from l0tre.domain import Domain
 from l0tre.model.graph import Node, run_node
 
-__all__ = ["Halted", "Scene", "make_scene", "smallest", "table_row", "table_size"]
+__all__ = [
+    "Halted",
+    "Scene",
+    "make_scene",
+    "one_pixel_each",
+    "smallest",
+    "table_row",
+    "table_size",
+    "without_constants",
+]
 
 
 class Halted(Exception):  # noqa: N818  # no error: somebody asked to stop
@@ -175,6 +184,11 @@ def _slot_of_pixel(plan: Plan, domain: Domain, tree: Tree) -> Tensor | None:
     return slots
 
 
+def one_pixel_each(plan: Plan, domain: Domain, tree: Tree) -> bool:
+    """Whether every group is one pixel of a ``(C, H, W)`` input."""
+    return _slot_of_pixel(plan, domain, tree) is not None
+
+
 def smallest(values: Tensor, ranks: int) -> Tensor:
     """The smallest values of every cell of a tree.
 
@@ -224,7 +238,7 @@ def _jacobian(plan: Plan, position: int) -> Tensor:
     count = plan.slack[0].numel()
     result = torch.empty(count, plan.slack[position].numel(), dtype=torch.float64, device=plan.device)
     # Without constants, rather than less the value at zero: that difference would cancel, and domains can be wide.
-    linear = {place: _without_constants(nodes[place]) for place in _ancestors(plan, position) - {0}}
+    linear = {place: without_constants(nodes[place]) for place in _ancestors(plan, position) - {0}}
     size = max(1, 2**24 // max(count, result.shape[1]))
     unit = torch.eye(count, dtype=torch.float64, device=plan.device)
     for start in range(0, count, size):
@@ -235,7 +249,8 @@ def _jacobian(plan: Plan, position: int) -> Tensor:
     return result
 
 
-def _without_constants(node: Node) -> Node:
+def without_constants(node: Node) -> Node:
+    """A linear operation on differences: its constants drop out."""
     tensors = {key: value for key, value in node.tensors.items() if key not in ("bias", "shift")}
     attributes = {**node.attributes, "value": 0.0} if node.op == "pad" else node.attributes
     return replace(node, tensors=tensors, attributes=attributes)

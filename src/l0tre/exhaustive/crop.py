@@ -14,7 +14,17 @@ from torch import Tensor
 from l0tre.exhaustive.local import POINTWISE, LocalPlan, Span, need, overlap, reach
 from l0tre.model.graph import Node, run_node
 
-__all__ = ["Base", "Sites", "apply_head", "base_values", "carry", "finish", "paste", "shifted"]
+__all__ = [
+    "Base",
+    "Sites",
+    "apply_head",
+    "base_values",
+    "carry",
+    "convolve_window",
+    "finish",
+    "paste",
+    "shifted",
+]
 
 Box = tuple[Span, Span]  # rows and columns
 
@@ -169,7 +179,7 @@ def _step(plan: LocalPlan, base: Base, sites: Sites, place: int, node: Node, sou
         # Where a whole patch lies outside, infinity minus infinity; the mask below clears it.
         return _inside(result, plan, sites, place)
     if node.op == "conv":
-        return _inside(_convolve(plan, node, first, origins[0], wanted, box), plan, sites, place)
+        return _inside(convolve_window(plan, node, first, origins[0], wanted, box), plan, sites, place)
     return _inside(_patches(node, shifted(first, origins[0], wanted)), plan, sites, place)
 
 
@@ -183,7 +193,7 @@ def _patches(node: Node, value: Tensor) -> Tensor:
     return result.reshape(*value.shape[:3], *result.shape[1:])
 
 
-def _convolve(plan: LocalPlan, node: Node, value: Tensor, now: Box, wanted: Box, box: Box) -> Tensor:
+def convolve_window(plan: LocalPlan, node: Node, value: Tensor, now: Box, wanted: Box, box: Box) -> Tensor:
     """A convolution of a difference known on ``now``, for the outputs in ``box`` that read ``wanted``; no bias."""
     channels, rows, columns = value.shape[3:]
     weight, groups = node.tensors["weight"], int(node.number("groups"))
@@ -208,7 +218,7 @@ def _convolve(plan: LocalPlan, node: Node, value: Tensor, now: Box, wanted: Box,
         if key not in plan.matrices:
             if sum(matrix.numel() for matrix in plan.matrices.values()) > MATRIX_TOTAL:
                 plan.matrices.clear()
-            unit = torch.eye(channels * rows * columns, device=value.device)
+            unit = torch.eye(channels * rows * columns, device=value.device, dtype=value.dtype)
             plan.matrices[key] = convolve(unit.reshape(-1, channels, rows, columns)).flatten(1)
         result = flat.flatten(1) @ plan.matrices[key]
     elif not value.is_cuda and groups == 1 and node.ints("stride") == (1, 1):

@@ -1,0 +1,269 @@
+"""Forms carried through windows: from a cluster of changed pixels to the first dense layer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from l0tre.certify.clusters.forms import Forms, bend, pool
+from l0tre.certify.interval import absolute
+from l0tre.certify.plan import Plan
+from l0tre.certify.scene import Scene, without_constants
+from l0tre.certify.support import ELEMENTWISE
+from l0tre.exhaustive.crop import Box, convolve_window, shifted
+from l0tre.exhaustive.local import LocalPlan, Span, need, plan_local, spans
+from l0tre.model.graph import Node
+
+__all__ = ["Items", "Local", "carry", "item_bytes", "make_local"]
+
+
+@dataclass(frozen=True)
+class Local:
+    """The part of a network where changes stay in windows.
+
+    Attributes:
+        plan: That part, in float64.
+        plain: The network's operations without constants, as differences go through them.
+        positive: The same with the absolute values of their weights.
+        slack: For every position the largest error that rounding can cause.
+        sight: Height and width of the largest window of the input that a neuron of that part sees: two pixels that are
+            as far apart are never seen together.
+        flat: Whether the dense layer behind the windows gives the scores.
+        boxes: Windows worked out already.
+    """
+
+    plan: LocalPlan
+    plain: tuple[Node, ...]
+    positive: tuple[Node, ...]
+    slack: tuple[float, ...]
+    sight: tuple[int, int]
+    flat: bool
+    boxes: dict[tuple[int, int, int, int], tuple[Box, ...]] = field(default_factory=dict, repr=False)
+
+    def windows(self, phase: tuple[int, int], size: tuple[int, int]) -> tuple[Box, ...]:
+        """What a box of pixels reaches at every position up to the cut, its first pixel at the phase."""
+        key = (*phase, *size)
+        if key not in self.boxes:
+            rows, columns = (
+                spans(self.plan.graph, self.plan.cut, Span(first, first + length - 1), axis)
+                for axis, (first, length) in enumerate(zip(phase, size, strict=True))
+            )
+            self.boxes[key] = tuple(zip(rows, columns, strict=True))
+        return self.boxes[key]
+
+
+@dataclass(frozen=True)
+class Items:
+    """Clusters of changed pixels, each with a box of values.
+
+    Attributes:
+        image: int64 ``[items]``, row of the scene's images.
+        members: int64 ``[items, pixels, width]``, the values that change; one past the last value for none.
+        low: float64 ``[items, pixels, width]``, their smallest values.
+        high: Their largest values.
+    """
+
+    image: Tensor
+    members: Tensor
+    low: Tensor
+    high: Tensor
+
+    def __len__(self) -> int:
+        return len(self.image)
+
+    def pick(self, rows: Tensor) -> "Items":
+        """Some of them, int64 ``[rows]``."""
+        return Items(self.image[rows], self.members[rows], self.low[rows], self.high[rows])
+
+
+def make_local(plan: Plan) -> Local | None:
+    """The local part of a network, or ``None`` if it has none that a dense layer follows."""
+    if len(plan.graph.input_shape) != 3:
+        return None
+    local = plan_local(plan.graph)
+    if (
+        isinstance(local, str)
+        or local.head != "linear"
+        or any(place not in plan.reach for place in range(local.cut + 1))
+    ):
+        return None
+    sizes = [plan.reach[place].size for place in range(local.cut + 1)]
+    return Local(
+        local,
+        tuple(without_constants(node) for node in plan.graph.nodes),
+        tuple(absolute(node) for node in plan.graph.nodes),
+        tuple(2 * float(slack.max()) for slack in plan.slack),
+        (max(size[0] for size in sizes), max(size[1] for size in sizes)),
+        local.tail == len(plan.graph.nodes),
+    )
+
+
+def item_bytes(local: Local, variables: int, size: tuple[int, int]) -> int:
+    """Memory that one item and its copies take, about."""
+    nodes = local.plan.graph.nodes
+    windows = local.windows((0, 0), size)
+    widest = max(nodes[place].shape[0] * box[0].size * box[1].size for place, box in enumerate(windows))
+    return 8 * widest * (8 * (1 + variables) + 16)
+
+
+def carry(local: Local, scene: Scene, items: Items, heads: "Sequence[Tensor]") -> Forms:
+    """Carry clusters to the dense layer behind the windows.
+
+    Args:
+        local: The network.
+        scene: The images.
+        items: Clusters whose pixels span boxes of one size, at one phase of the stride.
+        heads: For every image a number of its weights, int64 ``[images]``, and all weights float64
+            ``[kinds, H, W, C, features]``.
+
+    Returns:
+        Forms of the dense layer's outputs, ``[items, 1 + variables, features]``.
+    """
+    forms, top, left, size = _seed(local, scene, items)
+    stride = local.plan.stride
+    phase = (int(top[0]) % stride, int(left[0]) % stride)
+    steps = (top // stride, left // stride)
+    windows = local.windows(phase, size)
+    last = local.plan.graph.last_use()
+    values = {0: forms}
+    for place in range(1, local.plan.cut + 1):
+        node = local.plan.graph.nodes[place]
+        site = _Site(local, scene, items.image, steps, windows)
+        values[place] = _step(site, place, node, [values[source] for source in node.inputs])
+        for source in set(node.inputs):
+            if last[source] == place:
+                del values[source]
+    return _head(local, items.image, steps, windows[-1], values[local.plan.cut], heads)
+
+
+def _seed(local: Local, scene: Scene, items: Items) -> tuple[Forms, Tensor, Tensor, tuple[int, int]]:
+    """The changes at the input, in the smallest box around the pixels, and where that begins."""
+    channels, height, width = local.plan.graph.input_shape
+    real = items.members < scene.values
+    plane = torch.where(real, items.members, 0) % (height * width)
+    y, x = plane // width, plane % width
+    far = height + width
+    top, left = (torch.where(real, part, far).flatten(1).amin(1) for part in (y, x))
+    bottom, right = (torch.where(real, part, -1).flatten(1).amax(1) for part in (y, x))
+    size = (int(bottom[0] - top[0]) + 1, int(right[0] - left[0]) + 1)
+    own = torch.nn.functional.pad(scene.images, (0, 1))[items.image[:, None, None], items.members]
+    middle, half = (items.low + items.high) / 2, (items.high - items.low) / 2
+    count, variables = len(items), items.members[0].numel()
+    centre = scene.images.new_zeros(count, 1 + variables, channels * size[0] * size[1])
+    index = (items.members // (height * width) * size[0] + y - top[:, None, None]) * size[1] + x - left[:, None, None]
+    index = torch.where(real, index, 0).flatten(1)
+    shift, half = (torch.where(real, part, 0.0).flatten(1) for part in (middle - own, half))
+    centre[:, 0].scatter_add_(1, index, shift)
+    centre[:, 1:].scatter_add_(2, index[:, :, None], half[:, :, None])
+    centre = centre.view(count, 1 + variables, channels, *size)
+    return Forms(centre, torch.zeros_like(centre)), top, left, size
+
+
+@dataclass(frozen=True)
+class _Site:
+    """Where a batch of items is: how many strides from home, and the windows at home."""
+
+    local: Local
+    scene: Scene
+    image: Tensor
+    steps: tuple[Tensor, Tensor]
+    windows: tuple[Box, ...]
+
+    def places(self, place: int, box: Box) -> tuple[Tensor, Tensor, Tensor]:
+        """Rows ``[items, rows, 1]`` and columns ``[items, 1, columns]`` on a map, clamped, and what lies outside."""
+        return _places(self.local, self.steps, place, box)
+
+    def own(self, place: int, box: Box, fill: float = 0.0) -> Tensor:
+        """The image's own values in a window, ``[items, C, rows, columns]``."""
+        rows, columns, outside = self.places(place, box)
+        maps = self.scene.base[place]
+        channels, _, width = maps.shape[1:]
+        plane = (rows * width + columns).flatten(1)
+        index = plane[:, None] + torch.arange(channels, device=plane.device)[:, None] * maps[0, 0].numel()
+        found = maps.flatten(1).flatten()[index + (self.image * maps[0].numel())[:, None, None]]
+        return found.view(len(rows), channels, *outside.shape[1:]).masked_fill_(outside[:, None], fill)
+
+    def inside(self, place: int, forms: Forms) -> Forms:
+        """No difference outside the map: there is nothing there."""
+        outside = self.places(place, self.windows[place])[2][:, None, None]
+        return Forms(forms.centre.masked_fill_(outside, 0.0), forms.radius.masked_fill_(outside, 0.0))
+
+
+def _places(local: Local, steps: tuple[Tensor, Tensor], place: int, box: Box) -> tuple[Tensor, Tensor, Tensor]:
+    pace = local.plan.stride // local.plan.strides[place]
+    height, width = local.plan.graph.nodes[place].shape[1:]
+    rows, columns = (
+        step[:, None] * pace + torch.arange(span.first, span.last + 1, device=step.device)
+        for step, span in zip(steps, box, strict=True)
+    )
+    outside = ((rows < 0) | (rows >= height))[:, :, None] | ((columns < 0) | (columns >= width))[:, None]
+    return rows.clamp(0, height - 1)[:, :, None], columns.clamp(0, width - 1)[:, None], outside
+
+
+def _step(site: _Site, place: int, node: Node, sources: Sequence[Forms]) -> Forms:
+    local, box, source = site.local, site.windows[place], node.inputs[0]
+    origins = [site.windows[origin] for origin in node.inputs]
+
+    def moved(number: int, wanted: Box) -> Forms:
+        forms = sources[number]
+        return Forms(*(shifted(part, origins[number], wanted) for part in (forms.centre, forms.radius)))
+
+    if node.op in ELEMENTWISE:
+        result = bend(node, moved(0, box), site.own(source, box), site.own(place, box), local.slack[source])
+        return site.inside(place, result)
+    wanted = (need(node, box[0], 0), need(node, box[1], 1))
+    if node.op == "max_pool":
+        before, after = site.own(source, wanted, float("-inf")), site.own(place, box)
+        result = pool(node, moved(0, wanted), before, after, local.slack[source], (box[0].size, box[1].size))
+        return site.inside(place, result)
+    if node.op == "conv":
+        parts = [
+            convolve_window(local.plan, kind, part[:, :, None], origins[0], wanted, box)[:, :, 0]
+            for kind, part in ((node, sources[0].centre), (local.positive[place], sources[0].radius))
+        ]
+        return site.inside(place, Forms(parts[0], parts[1]))
+    if node.op == "pad":
+        return moved(0, wanted)
+    if node.op == "scale":
+        forms, scale = moved(0, box), node.tensors.get("scale")
+        return forms if scale is None else Forms(forms.centre * scale, forms.radius * scale.abs())
+    raise AssertionError(f"{node.op} is not local")
+
+
+def _head(
+    local: Local, image: Tensor, steps: tuple[Tensor, Tensor], box: Box, forms: Forms, heads: Sequence[Tensor]
+) -> Forms:
+    """The dense layer, item by item grouped by place and kind of weights, so that these are fetched once."""
+    kinds, weights = heads
+    rows, columns, _ = _places(local, steps, local.plan.cut, box)
+    keys = (kinds[image] * 2**20 + steps[0]) * 2**20 + steps[1]
+    _, group = keys.unique(return_inverse=True)
+    slots = _in_groups(group)
+    first = slots[:, 0]
+    # Outside the map any weight will do: there is no change.
+    chosen = weights[kinds[image[first]][:, None, None], rows[first], columns[first]]  # [groups, h, w, C, features]
+    matrix = chosen.permute(0, 3, 1, 2, 4).flatten(1, 3)
+    filled = slots >= 0
+    parts = []
+    for part, factor in ((forms.centre, matrix), (forms.radius, matrix.abs())):
+        flat = part.flatten(2)[slots.clamp(min=0)]  # [groups, slots, 1 + variables, C * h * w]
+        product = torch.bmm(flat.flatten(1, 2), factor).view(*slots.shape, part.shape[1], -1)
+        result = product.new_empty(len(image), *product.shape[2:])
+        result[slots[filled]] = product[filled]
+        parts.append(result)
+    return Forms(parts[0], parts[1])
+
+
+def _in_groups(group: Tensor) -> Tensor:
+    """Items of groups ``[items]`` in rows of about equal length, each of one group: numbers of items, -1 for none."""
+    order = group.argsort()
+    counts = group.bincount()
+    length = max(1, -(-len(group) // len(counts)))
+    starts = counts.cumsum(0) - counts
+    place = torch.arange(len(group), device=group.device) - starts[group[order]]
+    per_group = -(-counts // length)
+    first_row = per_group.cumsum(0) - per_group
+    slots = torch.full((int(per_group.sum()), length), -1, device=group.device)
+    slots[first_row[group[order]] + place // length, place % length] = order
+    return slots

@@ -1,0 +1,179 @@
+"""The search by clusters: what is far apart is decided by sums, the rest by boxes of values."""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from l0tre.certify.clusters.forms import least
+from l0tre.certify.clusters.margins import Ground, lower_forms
+from l0tre.certify.clusters.survey import errors, survey
+from l0tre.certify.nodes import Nodes, join, root, shares, split_boxes
+from l0tre.certify.scene import Halted, Scene
+from l0tre.certify.search import NARROWEST, Step
+from l0tre.domain import Domain
+from l0tre.memory import Batcher
+from l0tre.model.network import exact_float32, margins
+
+__all__ = ["ClusterSearch"]
+
+STEP_SECONDS = 0.5  # of work in one step
+
+
+class ClusterSearch:
+    """The search for the images of one scene at one level ``t``, used as ``certify.search.Search`` is."""
+
+    def __init__(self, ground: Ground, domain: Domain, batcher: Batcher, t: int) -> None:
+        self.ground = ground
+        self.batcher = batcher
+        self.t = t
+        self.total = math.comb(domain.groups, t)
+        self.widths = torch.nn.functional.pad(
+            (domain.high - domain.low).double().to(ground.scene.images.device), (0, 1), value=1.0
+        )
+        features = ground.weights.shape[-1]
+        per_node = 8 * 40 * features * (1 + t * domain.members.shape[1])
+        most = 2**17 if ground.scene.images.is_cuda else 2**11
+        self.batch = max(1, min(most, ground.budget // per_node))
+        self.fresh: list[int] = []
+        self.boxes: list[Nodes] = []
+
+    @property
+    def scene(self) -> Scene:
+        """The images."""
+        return self.ground.scene
+
+    def begin(self, image: int) -> None:
+        """Start from all sets of an image, a row of the scene."""
+        self.fresh.append(image)
+
+    def go_on(self, image: int, fronts: Sequence[Nodes]) -> None:
+        """Go on from what :meth:`left` gave."""
+        for part in fronts:
+            if part.low is None:  # nothing was done but all sets named
+                self.begin(image)
+            else:
+                moved = part.to(self.scene.images.device)
+                self.boxes.append(replace(moved, image=torch.full_like(moved.image, image)))
+
+    def open(self) -> bool:
+        """Whether anything is left to prove."""
+        return bool(self.fresh or self.boxes)
+
+    def left(self, image: int) -> tuple[Nodes, ...]:
+        """The open nodes of one image, on the CPU, with row number 0."""
+        cpu = torch.device("cpu")
+        if image in self.fresh:
+            return (root(0, self.t, cpu),)
+        own = [part.pick(part.image == image) for part in self.boxes]
+        own = [replace(part, image=torch.zeros_like(part.image)) for part in own if len(part)]
+        return (join(own).to(cpu),) if own else ()
+
+    def drop(self, images: Sequence[int]) -> None:
+        """Forget the nodes of some images."""
+        self.fresh = [image for image in self.fresh if image not in images]
+        gone = torch.tensor(list(images), device=self.scene.images.device)
+        kept = [part.pick(~torch.isin(part.image, gone)) for part in self.boxes]
+        self.boxes = [part for part in kept if len(part)]
+
+    @torch.inference_mode()
+    def step(self) -> Step:
+        """Survey the images that were not looked at yet, or bound boxes for a while."""
+        result = _Tally(self.scene)
+        began = time.monotonic()
+        try:
+            with exact_float32(self.scene.images.device):
+                if self.fresh:
+                    self._survey(result)
+                while self.boxes and time.monotonic() - began < STEP_SECONDS:
+                    self._bound(result)
+        except Halted:
+            pass  # what was not bounded is still on the stack
+        return result.step()
+
+    def _survey(self, result: "_Tally") -> None:
+        rows = torch.tensor(self.fresh, device=self.scene.images.device)
+        found = survey(self.ground, rows, self.t)
+        for image, proved, bounded in zip(self.fresh, found.proved, found.bounded, strict=True):
+            result.add(image, bounded, proved)
+        self.fresh = []
+        if len(found.left):
+            self.boxes.append(found.left)
+
+    def _bound(self, result: "_Tally") -> None:
+        nodes = self.boxes.pop()
+        if len(nodes) > self.batch:
+            self.boxes.append(nodes.pick(slice(0, len(nodes) - self.batch)))
+            nodes = nodes.pick(slice(len(nodes) - self.batch, len(nodes)))
+        try:
+            forms = lower_forms(self.ground, nodes)
+        except Halted:
+            self.boxes.append(nodes)
+            raise
+        bounds = least(forms)
+        safe = ((bounds > errors(self.ground, nodes.image, self.t)) & torch.isfinite(bounds)).all(1)
+        done = nodes.pick(safe)
+        counts = nodes.image.bincount(minlength=len(self.scene.images)).tolist()
+        proved = shares(self.scene.tree, done) if len(done) else {}
+        for image, count in enumerate(counts):
+            if count:
+                result.add(image, count, proved.get(image, Fraction(0)))
+        failed = (~safe).nonzero()[:, 0]
+        if len(failed):
+            self._refine(result, nodes.pick(failed), forms[failed], bounds[failed].nan_to_num(nan=-math.inf).argmin(1))
+
+    def _refine(self, result: "_Tally", nodes: Nodes, forms: Tensor, rows: Tensor) -> None:
+        """Try the worst corners of boxes as witnesses, then halve them."""
+        assert nodes.low is not None
+        assert nodes.high is not None
+        slopes = forms[torch.arange(len(rows), device=rows.device), rows, 1:].view(nodes.low.shape)
+        members = self.scene.members[nodes.cells - self.scene.tree.slots]
+        corners = torch.where(slopes > 0, nodes.low, nodes.high)
+        inputs = torch.nn.functional.pad(self.scene.images[nodes.image], (0, 1))
+        inputs = inputs.scatter_(1, members.flatten(1), corners.flatten(1))[:, :-1].float()
+        shape = self.ground.local.plan.graph.input_shape
+        scores = self.batcher.run(len(inputs), lambda a, b: inputs[a:b].view(-1, *shape))
+        result.offer(nodes.image, margins(scores, self.scene.labels[nodes.image]), inputs)
+        extent = nodes.high - nodes.low
+        narrow = (extent / self.widths[members]).amax((1, 2)) < NARROWEST
+        result.ties.update(nodes.image[narrow].tolist())
+        wide = nodes.pick(~narrow)
+        if len(wide):
+            # Slopes are those over the whole side; a side without a slope can still be the one that bends.
+            weight = slopes.abs() / extent.clamp(min=1e-300)
+            weight = weight + weight.flatten(1).mean(1)[:, None, None]
+            self.boxes.append(split_boxes(wide, weight[~narrow]))
+
+
+class _Tally:
+    """What a step found so far."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        self.nodes: dict[int, int] = {}
+        self.shares: dict[int, Fraction] = {}
+        self.ties: set[int] = set()
+        self.best: dict[int, tuple[float, Tensor]] = {}
+
+    def add(self, image: int, nodes: int, proved: Fraction) -> None:
+        self.nodes[image] = self.nodes.get(image, 0) + nodes
+        self.shares[image] = self.shares.get(image, Fraction(0)) + proved
+
+    def offer(self, image: Tensor, margin: Tensor, inputs: Tensor) -> None:
+        """Keep the input with the smallest margin below zero for each image."""
+        rows = (margin < 0).nonzero()[:, 0]
+        found = zip(rows.tolist(), image[rows].tolist(), margin[rows].tolist(), strict=True)
+        for row, number, value in found:
+            if number not in self.best or value < self.best[number][0]:
+                self.best[number] = (value, inputs[row])
+
+    def step(self) -> Step:
+        device = self.scene.images.device
+        none = root(0, 1, device).pick(slice(0, 0))
+        candidates = {image: changed for image, (_, changed) in self.best.items()}
+        bounds = self.scene.images.new_zeros(0)
+        return Step(none, bounds, self.nodes, self.shares, frozenset(self.ties), candidates)
