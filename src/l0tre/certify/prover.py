@@ -27,7 +27,7 @@ ARITHMETIC = "real arithmetic on the network's float32 weights, by float64 bound
 TABLE_SHARE = 4  # the tables of the first layer take this part of the memory at the most
 IMAGES = {"cpu": 1, "cuda": 64}  # proved together: a GPU needs many nodes at a time, a CPU does not
 CLUSTER_SETS = 2**22  # of one image that can all be listed
-BLOCK_SETS = 2**23  # of the images that go through a level together
+BLOCK_SETS = 2**24  # of the images that go through a level together
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,8 @@ OnProved = Callable[[int, int, Nodes, Tensor], None]
 STEP_SECONDS = 1.0  # between two recorded steps
 HALT_SECONDS = 5.0  # that a step may take after it should stop; its work is then lost
 SLICE_SECONDS = 20.0  # for an image before the next one has its turn; doubled for every further round
-# Nodes of cells for an image before clusters of pixels are tried: at the first level, where few nodes do if cells do
-# at all, and above, where cells have proved themselves at the first level.
-CELL_PATIENCE = (4, 512)
+CELL_PATIENCE = 512  # nodes of cells for an image before clusters of pixels are tried
+HOPELESS = -2.0  # so are they if the bound of all sets at once is below this many times the image's own margin
 
 
 def prove(book: Book, on_proved: OnProved | None = None) -> Iterator[None]:
@@ -136,14 +135,14 @@ class _Level:
                     self.lessons[image] = lesson
 
     def _hand_over(self, search: Search, block: list[int], proofs: list[Proof]) -> None:
-        """Leave images to clusters whose cells have cost too many nodes: they begin anew, in the next round."""
+        """Leave images to clusters whose cells prove too little: they begin anew, in the next round."""
         if not self.can_cluster:
             return
-        limit = CELL_PATIENCE[min(self.t, 2) - 1]
         rows = [
             row
             for row, (image, proof) in enumerate(zip(block, proofs, strict=True))
-            if image not in self.over | self.handed and proof.nodes >= limit
+            if image not in self.over | self.handed
+            and (proof.nodes >= CELL_PATIENCE or search.outlook.get(row, 0.0) < HOPELESS)
         ]
         if rows:
             search.drop(rows)

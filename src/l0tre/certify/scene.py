@@ -186,7 +186,7 @@ def _slot_of_pixel(plan: Plan, domain: Domain, tree: Tree) -> Tensor | None:
 
 def one_pixel_each(plan: Plan, domain: Domain, tree: Tree) -> bool:
     """Whether every group is one pixel of a ``(C, H, W)`` input."""
-    return _slot_of_pixel(plan, domain, tree) is not None
+    return _slot_of_pixel(plan, domain, tree.to(domain.members.device)) is not None
 
 
 def smallest(values: Tensor, ranks: int) -> Tensor:

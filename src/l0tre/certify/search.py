@@ -70,6 +70,8 @@ class Search:
         self.front = Front()
         self.hints: dict[int, Tensor] = {}
         self.lessons: dict[int, list[Tensor]] = {}
+        # By image the bound of all sets at once, the worst of the margins, relative to the image's own margin.
+        self.outlook: dict[int, float] = {}
         self.singles: Singles | None = None
         self.adds = False
         self.spent = 0
@@ -137,6 +139,7 @@ class Search:
         ties: frozenset[int] = frozenset()
         failed = (~bounds.proved).nonzero()[:, 0]
         if len(failed):
+            self._look_ahead(nodes, bounds)
             left, part = nodes.pick(failed), bounds.pick(failed)
             candidates = self._witnesses(left, part, rows[failed])
             if left.low is None:
@@ -209,6 +212,12 @@ class Search:
             wide = (self.scene.tree.sizes[nodes.cells] > 1).any(1)
             self._push(nodes.pick(~wide))
             nodes = split_cells(self.scene.tree, nodes.pick(wide))[0]
+
+    def _look_ahead(self, nodes: Nodes, bounds: Bounds) -> None:
+        if nodes.low is None:
+            for row in (nodes.cells == 1).all(1).nonzero()[:, 0].tolist():
+                image = int(nodes.image[row])
+                self.outlook[image] = float((bounds.margins[row] / self.scene.margins[image]).min())
 
     def _learn(self, nodes: Nodes) -> None:
         keys = nodes.keys()

@@ -15,7 +15,7 @@ from l0tre.certify.interval import Interval
 from l0tre.certify.lines import relax
 from l0tre.model.graph import Node
 
-__all__ = ["Forms", "bend", "least", "pool", "ranges"]
+__all__ = ["Forms", "bend", "least", "pool"]
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,16 @@ class Forms:
     radius: Tensor
 
 
-def ranges(forms: Forms, before: Tensor, slack: float) -> Interval:
+def _ranges(lower: Tensor, upper: Tensor, before: Tensor, slack: float) -> Interval:
     """Smallest and largest values ``[batch, *shape]``, from the image's own values and what rounding can cause."""
-    lower, upper = forms.centre - forms.radius, forms.centre + forms.radius
     low = before + lower[:, 0] - lower[:, 1:].abs().sum(1) - slack
     return low, before + upper[:, 0] + upper[:, 1:].abs().sum(1) + slack
+
+
+def _middle(lower: Tensor, upper: Tensor) -> Forms:
+    """Centres and radii; the given forms are used up."""
+    centre = (lower + upper).mul_(0.5)
+    return Forms(centre, upper.sub_(lower).mul_(0.5))
 
 
 def least(lower: Tensor) -> Tensor:
@@ -56,13 +61,14 @@ def bend(node: Node, forms: Forms, before: Tensor, after: Tensor, slack: float) 
     Returns:
         Its output.
     """
-    low, high = ranges(forms, before, slack)
+    lower, upper = forms.centre - forms.radius, forms.centre + forms.radius
+    low, high = _ranges(lower, upper, before, slack)
     below, above, gap_below, gap_above = relax(node, low, high, before, after).maps.view(4, *low.shape)
-    lower = (forms.centre - forms.radius).mul_(below[:, None])
-    upper = (forms.centre + forms.radius).mul_(above[:, None])
+    lower *= below[:, None]
+    upper *= above[:, None]
     lower[:, 0] += gap_below
     upper[:, 0] += gap_above
-    return Forms((lower + upper).mul_(0.5), upper.sub_(lower).mul_(0.5))
+    return _middle(lower, upper)
 
 
 def pool(node: Node, forms: Forms, before: Tensor, after: Tensor, slack: float, size: Sequence[int]) -> Forms:
@@ -79,17 +85,18 @@ def pool(node: Node, forms: Forms, before: Tensor, after: Tensor, slack: float, 
     Returns:
         Its output ``[batch, 1 + variables, C, *size]``.
     """
-    low, high = ranges(forms, before, slack)
+    lower, upper = forms.centre - forms.radius, forms.centre + forms.radius
     shape = (before.shape[1], *size)
     patches = replace(node, shape=shape, attributes={**node.attributes, "padding": (0, 0)})
-    lines = relax(patches, low, high, before, after)
+    lines = relax(patches, *_ranges(lower, upper, before, slack), before, after)
     assert lines.index is not None
-    index = lines.index[:, None].expand(-1, forms.centre.shape[1], -1)
-    centre, radius = (part.flatten(2).gather(2, index) for part in (forms.centre, forms.radius))
+    index = lines.index[:, None].expand(-1, lower.shape[1], -1)
     below, above, gap_below, gap_above = lines.maps
-    lower, upper = (centre - radius).mul_(below[:, None]), (centre + radius).mul_(above[:, None])
+    lower, upper = (
+        lower.flatten(2).gather(2, index) * below[:, None],
+        upper.flatten(2).gather(2, index) * above[:, None],
+    )
     lower[:, 0] += gap_below
     upper[:, 0] += gap_above
-    both = (lower + upper).mul_(0.5), upper.sub_(lower).mul_(0.5)
-    centre, radius = (part.view(*part.shape[:2], *shape) for part in both)
-    return Forms(centre, radius)
+    both = _middle(lower, upper)
+    return Forms(*(part.view(*part.shape[:2], *shape) for part in (both.centre, both.radius)))

@@ -13,7 +13,7 @@ from l0tre.certify.scene import Scene, without_constants
 from l0tre.certify.support import ELEMENTWISE
 from l0tre.exhaustive.crop import Box, convolve_window, shifted
 from l0tre.exhaustive.local import LocalPlan, Span, need, plan_local, spans
-from l0tre.model.graph import Node
+from l0tre.model.graph import Node, run_node
 
 __all__ = ["Items", "Local", "carry", "item_bytes", "make_local"]
 
@@ -86,6 +86,7 @@ def make_local(plan: Plan) -> Local | None:
         isinstance(local, str)
         or local.head != "linear"
         or any(place not in plan.reach for place in range(local.cut + 1))
+        or any(node.op == "max_pool" for node in local.graph.nodes[local.tail :])  # its forms are those of windows
     ):
         return None
     sizes = [plan.reach[place].size for place in range(local.cut + 1)]
@@ -107,7 +108,7 @@ def item_bytes(local: Local, variables: int, size: tuple[int, int]) -> int:
     return 8 * widest * (8 * (1 + variables) + 16)
 
 
-def carry(local: Local, scene: Scene, items: Items, heads: "Sequence[Tensor]") -> Forms:
+def carry(local: Local, scene: Scene, items: Items, heads: tuple[Tensor, Tensor]) -> Forms:
     """Carry clusters to the dense layer behind the windows.
 
     Args:
@@ -125,16 +126,19 @@ def carry(local: Local, scene: Scene, items: Items, heads: "Sequence[Tensor]") -
     phase = (int(top[0]) % stride, int(left[0]) % stride)
     steps = (top // stride, left // stride)
     windows = local.windows(phase, size)
+    if not all(span.size for span in windows[-1]):  # strides that are longer than kernels step over these pixels
+        none = forms.centre.new_zeros(*forms.centre.shape[:2], heads[1].shape[-1])
+        return Forms(none, none.clone())
     last = local.plan.graph.last_use()
+    site = _Site(local, scene, items.image, steps, windows)
     values = {0: forms}
     for place in range(1, local.plan.cut + 1):
         node = local.plan.graph.nodes[place]
-        site = _Site(local, scene, items.image, steps, windows)
         values[place] = _step(site, place, node, [values[source] for source in node.inputs])
         for source in set(node.inputs):
             if last[source] == place:
                 del values[source]
-    return _head(local, items.image, steps, windows[-1], values[local.plan.cut], heads)
+    return _head(site, values[local.plan.cut], heads)
 
 
 def _seed(local: Local, scene: Scene, items: Items) -> tuple[Forms, Tensor, Tensor, tuple[int, int]]:
@@ -169,10 +173,22 @@ class _Site:
     image: Tensor
     steps: tuple[Tensor, Tensor]
     windows: tuple[Box, ...]
+    known: dict[tuple[int, tuple[int, ...], Box], tuple[Tensor, Tensor, Tensor | None]] = field(default_factory=dict)
 
-    def places(self, place: int, box: Box) -> tuple[Tensor, Tensor, Tensor]:
-        """Rows ``[items, rows, 1]`` and columns ``[items, 1, columns]`` on a map, clamped, and what lies outside."""
-        return _places(self.local, self.steps, place, box)
+    def places(self, place: int, box: Box) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Rows ``[items, rows, 1]`` and columns ``[items, 1, columns]`` on a map, clamped, and what lies outside it."""
+        plan = self.local.plan
+        pace, (height, width) = plan.stride // plan.strides[place], plan.graph.nodes[place].shape[1:]
+        key = (pace, (height, width), box)
+        if key not in self.known:
+            rows, columns = (
+                step[:, None] * pace + torch.arange(span.first, span.last + 1, device=step.device)
+                for step, span in zip(self.steps, box, strict=True)
+            )
+            outside = ((rows < 0) | (rows >= height))[:, :, None] | ((columns < 0) | (columns >= width))[:, None]
+            mask = outside if bool(outside.any()) else None
+            self.known[key] = rows.clamp_(0, height - 1)[:, :, None], columns.clamp_(0, width - 1)[:, None], mask
+        return self.known[key]
 
     def own(self, place: int, box: Box, fill: float = 0.0) -> Tensor:
         """The image's own values in a window, ``[items, C, rows, columns]``."""
@@ -182,23 +198,16 @@ class _Site:
         plane = (rows * width + columns).flatten(1)
         index = plane[:, None] + torch.arange(channels, device=plane.device)[:, None] * maps[0, 0].numel()
         found = maps.flatten(1).flatten()[index + (self.image * maps[0].numel())[:, None, None]]
-        return found.view(len(rows), channels, *outside.shape[1:]).masked_fill_(outside[:, None], fill)
+        found = found.view(len(rows), channels, rows.shape[1], columns.shape[2])
+        return found if outside is None else found.masked_fill_(outside[:, None], fill)
 
     def inside(self, place: int, forms: Forms) -> Forms:
         """No difference outside the map: there is nothing there."""
-        outside = self.places(place, self.windows[place])[2][:, None, None]
+        outside = self.places(place, self.windows[place])[2]
+        if outside is None:
+            return forms
+        outside = outside[:, None, None]
         return Forms(forms.centre.masked_fill_(outside, 0.0), forms.radius.masked_fill_(outside, 0.0))
-
-
-def _places(local: Local, steps: tuple[Tensor, Tensor], place: int, box: Box) -> tuple[Tensor, Tensor, Tensor]:
-    pace = local.plan.stride // local.plan.strides[place]
-    height, width = local.plan.graph.nodes[place].shape[1:]
-    rows, columns = (
-        step[:, None] * pace + torch.arange(span.first, span.last + 1, device=step.device)
-        for step, span in zip(steps, box, strict=True)
-    )
-    outside = ((rows < 0) | (rows >= height))[:, :, None] | ((columns < 0) | (columns >= width))[:, None]
-    return rows.clamp(0, height - 1)[:, :, None], columns.clamp(0, width - 1)[:, None], outside
 
 
 def _step(site: _Site, place: int, node: Node, sources: Sequence[Forms]) -> Forms:
@@ -210,7 +219,8 @@ def _step(site: _Site, place: int, node: Node, sources: Sequence[Forms]) -> Form
         return Forms(*(shifted(part, origins[number], wanted) for part in (forms.centre, forms.radius)))
 
     if node.op in ELEMENTWISE:
-        result = bend(node, moved(0, box), site.own(source, box), site.own(place, box), local.slack[source])
+        before = site.own(source, box)
+        result = bend(node, moved(0, box), before, run_node(node, before), local.slack[source])
         return site.inside(place, result)
     wanted = (need(node, box[0], 0), need(node, box[1], 1))
     if node.op == "max_pool":
@@ -231,12 +241,10 @@ def _step(site: _Site, place: int, node: Node, sources: Sequence[Forms]) -> Form
     raise AssertionError(f"{node.op} is not local")
 
 
-def _head(
-    local: Local, image: Tensor, steps: tuple[Tensor, Tensor], box: Box, forms: Forms, heads: Sequence[Tensor]
-) -> Forms:
+def _head(site: _Site, forms: Forms, heads: tuple[Tensor, Tensor]) -> Forms:
     """The dense layer, item by item grouped by place and kind of weights, so that these are fetched once."""
-    kinds, weights = heads
-    rows, columns, _ = _places(local, steps, local.plan.cut, box)
+    (kinds, weights), image, steps = heads, site.image, site.steps
+    rows, columns, _ = site.places(site.local.plan.cut, site.windows[-1])
     keys = (kinds[image] * 2**20 + steps[0]) * 2**20 + steps[1]
     _, group = keys.unique(return_inverse=True)
     slots = _in_groups(group)

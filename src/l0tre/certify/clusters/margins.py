@@ -19,7 +19,7 @@ from l0tre.certify.scene import Scene
 from l0tre.certify.support import ELEMENTWISE
 from l0tre.model.graph import run_node
 
-__all__ = ["Ground", "behind", "box_items", "carry_items", "lower_forms", "make_ground", "near_pixels"]
+__all__ = ["Ground", "behind", "behind_bytes", "box_items", "carry_items", "lower_forms", "make_ground", "near_pixels"]
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,12 @@ def lower_forms(ground: Ground, nodes: Nodes) -> Tensor:
         for side, found in enumerate((forms.centre, forms.radius)):
             for column, wanted in enumerate(columns):
                 total[side, rows, wanted] += found[:, column]
-    return behind(ground, nodes.image, Forms(total[0], total[1]))
+    most = max(1, ground.budget // behind_bytes(ground, 1 + t * width))
+    parts = [
+        behind(ground, nodes.image[start : start + most], Forms(*total[:, start : start + most]))
+        for start in range(0, max(1, len(nodes)), most)  # no nodes have bounds too: an empty table
+    ]
+    return torch.cat(parts)
 
 
 def box_items(ground: Ground, nodes: Nodes) -> Items:
@@ -152,6 +157,11 @@ def carry_items(ground: Ground, items: Items) -> Forms:
             centre[rows], radius[rows] = found.centre, found.radius
         start = stop
     return Forms(centre, radius)
+
+
+def behind_bytes(ground: Ground, columns: int) -> int:
+    """Memory that :func:`behind` takes for one entry of so many columns."""
+    return 8 * 24 * ground.weights.shape[-1] * columns
 
 
 def behind(ground: Ground, image: Tensor, forms: Forms) -> Tensor:

@@ -22,6 +22,7 @@ from l0tre.model.network import exact_float32, margins
 __all__ = ["ClusterSearch"]
 
 STEP_SECONDS = 0.5  # of work in one step
+MOST_BOXES = {"cpu": 2**11, "cuda": 2**19}  # bounded together
 
 
 class ClusterSearch:
@@ -35,9 +36,9 @@ class ClusterSearch:
         self.widths = torch.nn.functional.pad(
             (domain.high - domain.low).double().to(ground.scene.images.device), (0, 1), value=1.0
         )
-        features = ground.weights.shape[-1]
-        per_node = 8 * 40 * features * (1 + t * domain.members.shape[1])
-        most = 2**17 if ground.scene.images.is_cuda else 2**11
+        # Many, since those of one arrangement go together: a GPU would wait for the many small steps of a few.
+        per_node = 8 * 8 * ground.weights.shape[-1] * (1 + t * domain.members.shape[1])
+        most = MOST_BOXES["cuda" if ground.scene.images.is_cuda else "cpu"]
         self.batch = max(1, min(most, ground.budget // per_node))
         self.fresh: list[int] = []
         self.boxes: list[Nodes] = []

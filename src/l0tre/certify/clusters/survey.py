@@ -8,13 +8,22 @@ import torch
 from torch import Tensor
 
 from l0tre.certify.clusters.forms import Forms, least
-from l0tre.certify.clusters.margins import Ground, behind, box_items, carry_items, lower_forms, near_pixels
+from l0tre.certify.clusters.margins import (
+    Ground,
+    behind,
+    behind_bytes,
+    box_items,
+    carry_items,
+    lower_forms,
+    near_pixels,
+)
 from l0tre.certify.nodes import Nodes, join, split_boxes
 
 __all__ = ["Found", "errors", "full_boxes", "sets_of", "survey"]
 
 SINGLE_HALVINGS = 4  # of the range of every value, for the table of single pixels
 PAIR_HALVINGS = 4  # of the boxes of two pixels that are near
+TRIPLE_HALVINGS = 2  # of the boxes of three pixels: hardly any is proved whole
 FINEST = 3  # halvings of single pixels whose effects are not only added up
 ENTRIES = 2**22  # numbers of a table that are worked on at a time
 
@@ -91,7 +100,8 @@ def survey(ground: Ground, images: Tensor, t: int) -> Found:
             safe[start : start + len(part)] = ((total > floor) & torch.isfinite(total)).all(1)
         safe &= ~open_
         proved.append(Fraction(int(safe.sum())))
-        left.append(full_boxes(ground, image, cells[sets[~safe]]))
+        boxes = full_boxes(ground, image, cells[sets[~safe]])
+        left.append(_halved(boxes, TRIPLE_HALVINGS if t == 3 else 0))
     return Found(proved, join(left), [bounded] * len(images))
 
 
@@ -103,6 +113,14 @@ def full_boxes(ground: Ground, image: int, cells: Tensor) -> Nodes:
     low, high = (own + torch.nn.functional.pad(part[image], (0, 1))[members] for part in (scene.down, scene.up))
     images = torch.full((len(cells),), image, device=cells.device)
     return Nodes(images, cells, low, high, torch.zeros_like(images))
+
+
+def _halved(nodes: Nodes, times: int) -> Nodes:
+    """Boxes halved so many times, always the longest side."""
+    for _ in range(times):
+        assert nodes.low is not None
+        nodes = split_boxes(nodes, torch.ones_like(nodes.low))
+    return nodes
 
 
 def _pixels(ground: Ground, cells: Tensor) -> Tensor:
@@ -131,14 +149,11 @@ def _losses(ground: Ground, images: Tensor, cells: Tensor, halvings: int) -> Ten
     scene = ground.scene
     result = scene.images.new_empty(len(images), len(cells), scene.margins.shape[1])
     for row, image in enumerate(images.tolist()):
-        nodes = full_boxes(ground, image, cells)
-        for _ in range(halvings):
-            assert nodes.low is not None
-            nodes = split_boxes(nodes, torch.ones_like(nodes.low))
+        nodes = _halved(full_boxes(ground, image, cells), halvings)
         change = least(lower_forms(ground, nodes)) - scene.margins[image]
         # Not a number must not vanish in a minimum: it becomes a change that proves nothing.
         change = change.nan_to_num(nan=-torch.inf)
-        result[row] = change.view(-1, *result.shape[1:]).amin(0)
+        result[row] = change.view(2**halvings, *result.shape[1:]).amin(0)
     return result
 
 
@@ -156,8 +171,7 @@ def _pairs(ground: Ground, image: int, cells: Tensor) -> Found:
     proved, bounded = Fraction(0), 0
     for level in range(FINEST + 1):
         if level:
-            assert nodes.low is not None
-            nodes = split_boxes(nodes, torch.ones_like(nodes.low))
+            nodes = _halved(nodes, 1)
             open_ = _children(open_, level)
         table = carry_items(ground, box_items(ground, nodes))
         bounded += len(nodes) + len(open_)
@@ -188,8 +202,7 @@ def _children(open_: Tensor, level: int) -> Tensor:
 
 def _sums_prove(ground: Ground, image: int, table: Forms, rows: Tensor) -> Tensor:
     """Whether sums of two rows of a table of forms ``[rows, 1 + width, features]`` prove a pair, bool ``[pairs]``."""
-    features = table.centre.shape[2]
-    most = max(1, ground.budget // (8 * 40 * features * (2 * table.centre.shape[1] - 1)))
+    most = max(1, ground.budget // behind_bytes(ground, 2 * table.centre.shape[1] - 1))
     result = torch.empty(len(rows), dtype=torch.bool, device=rows.device)
     for start in range(0, len(rows), most):
         ground.scene.pulse()
