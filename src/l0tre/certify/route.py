@@ -85,6 +85,7 @@ class _Level:
         self.handed: set[int] = set()  # from cells to clusters at this level
         self.lessons: dict[int, Tensor] = {}
         self.over: set[int] = set()
+        self.shares: dict[int, float] = {}  # of the images at work
 
     def by_clusters(self, image: int) -> bool:
         """Whether an image is proved by clusters."""
@@ -123,7 +124,7 @@ class _Level:
             if now - last >= STEP_SECONDS or changed or out_of_time or not search.open() or not step.nodes:
                 book.spend((*open_, *changed), now - last, 0)
                 last = now
-                self._keep(search, block, proofs)
+                self._keep(search, block, proofs, light=not (out_of_time or book.halted()))
                 book.record((*open_, *changed))
                 yield
             if out_of_time:
@@ -177,14 +178,21 @@ class _Level:
             self.over.update(block[row] for row in over)
         return [block[row] for row in over]
 
-    def _keep(self, search: AnySearch, block: list[int], proofs: list[Proof]) -> None:
-        """Keep the open proofs, and the share of the level that is done."""
+    def _keep(self, search: AnySearch, block: list[int], proofs: list[Proof], *, light: bool) -> None:
+        """Keep the open proofs, and the share of the level that is done.
+
+        A search by clusters can have a hundred thousand boxes open for an image. While it runs on (``light``) they are
+        not kept: what is then lost if the process dies is the work of some seconds.
+        """
         for row, image in enumerate(block):
-            if image not in self.over and (isinstance(search, ClusterSearch) or image not in self.handed):
-                proof = proofs[row]
-                fronts = search.left(row)
-                if not fronts:
-                    raise ModelError(f"the proof of image {image} lost parts of the search space: please report this")
-                self.book.state.proofs[image] = Proof(proof.t, proof.proved, proof.total, fronts, proof.nodes)
-        shares = (proof.share for proof in self.book.state.proofs.values() if proof.t == self.t)
+            if image in self.over or (isinstance(search, Search) and image in self.handed):
+                continue
+            self.shares[image] = proofs[row].share
+            if light and isinstance(search, ClusterSearch):
+                continue
+            proof, fronts = proofs[row], search.left(row)
+            if not fronts:
+                raise ModelError(f"the proof of image {image} lost parts of the search space: please report this")
+            self.book.state.proofs[image] = Proof(proof.t, proof.proved, proof.total, fronts, proof.nodes)
+        shares = (share for image, share in self.shares.items() if image not in self.over)
         self.book.share = (len(self.over) + sum(shares)) / self.images

@@ -15,7 +15,7 @@ from l0tre.exhaustive.crop import Box, convolve_window, shifted
 from l0tre.exhaustive.local import LocalPlan, Span, need, plan_local, spans
 from l0tre.model.graph import Node, run_node
 
-__all__ = ["Items", "Local", "carry", "item_bytes", "make_local"]
+__all__ = ["Items", "Local", "Site", "carry", "dense", "item_bytes", "make_local", "stages"]
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,8 @@ def make_local(plan: Plan) -> Local | None:
         local,
         tuple(without_constants(node) for node in plan.graph.nodes),
         tuple(absolute(node) for node in plan.graph.nodes),
-        tuple(2 * float(slack.max()) for slack in plan.slack),
+        # Forms are added and subtracted more often than the rows that the plan's errors are meant for.
+        tuple(4 * float(slack.max()) for slack in plan.slack),
         (max(size[0] for size in sizes), max(size[1] for size in sizes)),
         local.tail == len(plan.graph.nodes),
     )
@@ -121,24 +122,40 @@ def carry(local: Local, scene: Scene, items: Items, heads: tuple[Tensor, Tensor]
     Returns:
         Forms of the dense layer's outputs, ``[items, 1 + variables, features]``.
     """
+    site, values = stages(local, scene, items)
+    return dense(site, values[local.plan.cut], heads)
+
+
+def stages(local: Local, scene: Scene, items: Items, *, keep: bool = False) -> tuple["Site", dict[int, Forms]]:
+    """Carry clusters to the cut.
+
+    Args:
+        local: The network.
+        scene: The images.
+        items: See :func:`carry`.
+        keep: Whether to give the forms of all positions, rather than those of the cut alone.
+
+    Returns:
+        Where the items are, and the forms by position, ``[items, 1 + variables, C, rows, columns]`` in its window.
+    """
     forms, top, left, size = _seed(local, scene, items)
     stride = local.plan.stride
     phase = (int(top[0]) % stride, int(left[0]) % stride)
-    steps = (top // stride, left // stride)
     windows = local.windows(phase, size)
-    if not all(span.size for span in windows[-1]):  # strides that are longer than kernels step over these pixels
-        none = forms.centre.new_zeros(*forms.centre.shape[:2], heads[1].shape[-1])
-        return Forms(none, none.clone())
     last = local.plan.graph.last_use()
-    site = _Site(local, scene, items.image, steps, windows)
+    site = Site(local, scene, items.image, (top // stride, left // stride), windows)
     values = {0: forms}
     for place in range(1, local.plan.cut + 1):
         node = local.plan.graph.nodes[place]
-        values[place] = _step(site, place, node, [values[source] for source in node.inputs])
+        if all(span.size for span in windows[place]):
+            values[place] = _through(site, place, node, [values[source] for source in node.inputs])
+        else:  # strides that are longer than kernels step over these pixels
+            sizes = (node.shape[0], *(span.size for span in windows[place]))
+            values[place] = Forms(*(forms.centre.new_zeros(*forms.centre.shape[:2], *sizes) for _ in range(2)))
         for source in set(node.inputs):
-            if last[source] == place:
+            if last[source] == place and not keep:
                 del values[source]
-    return _head(site, values[local.plan.cut], heads)
+    return site, values
 
 
 def _seed(local: Local, scene: Scene, items: Items) -> tuple[Forms, Tensor, Tensor, tuple[int, int]]:
@@ -165,7 +182,7 @@ def _seed(local: Local, scene: Scene, items: Items) -> tuple[Forms, Tensor, Tens
 
 
 @dataclass(frozen=True)
-class _Site:
+class Site:
     """Where a batch of items is: how many strides from home, and the windows at home."""
 
     local: Local
@@ -210,7 +227,7 @@ class _Site:
         return Forms(forms.centre.masked_fill_(outside, 0.0), forms.radius.masked_fill_(outside, 0.0))
 
 
-def _step(site: _Site, place: int, node: Node, sources: Sequence[Forms]) -> Forms:
+def _through(site: Site, place: int, node: Node, sources: Sequence[Forms]) -> Forms:
     local, box, source = site.local, site.windows[place], node.inputs[0]
     origins = [site.windows[origin] for origin in node.inputs]
 
@@ -241,9 +258,11 @@ def _step(site: _Site, place: int, node: Node, sources: Sequence[Forms]) -> Form
     raise AssertionError(f"{node.op} is not local")
 
 
-def _head(site: _Site, forms: Forms, heads: tuple[Tensor, Tensor]) -> Forms:
+def dense(site: Site, forms: Forms, heads: tuple[Tensor, Tensor]) -> Forms:
     """The dense layer, item by item grouped by place and kind of weights, so that these are fetched once."""
     (kinds, weights), image, steps = heads, site.image, site.steps
+    if not forms.centre.numel():
+        return Forms(*(forms.centre.new_zeros(*forms.centre.shape[:2], weights.shape[-1]) for _ in range(2)))
     rows, columns, _ = site.places(site.local.plan.cut, site.windows[-1])
     keys = (kinds[image] * 2**20 + steps[0]) * 2**20 + steps[1]
     _, group = keys.unique(return_inverse=True)

@@ -17,6 +17,7 @@ from l0tre.certify.clusters.margins import (
     lower_forms,
     near_pixels,
 )
+from l0tre.certify.clusters.pairs import Singles, add_forms, make_singles, pair_forms, singles_bytes
 from l0tre.certify.nodes import Nodes, join, split_boxes
 
 __all__ = ["Found", "errors", "full_boxes", "sets_of", "survey"]
@@ -50,7 +51,7 @@ def sets_of(ground: Ground, t: int) -> int:
 
 def errors(ground: Ground, image: Tensor, t: int) -> Tensor:
     """What bounds of margins must exceed, ``[batch, classes - 1]``: several of them are added up."""
-    return 2 * (t + 1) * ground.scene.slack[image]
+    return 4 * (t + 1) * ground.scene.slack[image]
 
 
 def survey(ground: Ground, images: Tensor, t: int) -> Found:
@@ -70,8 +71,7 @@ def survey(ground: Ground, images: Tensor, t: int) -> Found:
         left = [full_boxes(ground, image, cells[:, None]) for image in images.tolist()]
         return Found([Fraction(0)] * len(images), join(left), [0] * len(images))
     if not ground.local.flat:
-        found = [_pairs(ground, image, cells) for image in images.tolist()]
-        return Found([f.proved[0] for f in found], join([f.left for f in found]), [f.bounded[0] for f in found])
+        return _pairs(ground, images, cells)
     singles = _losses(ground, images, cells[:, None], SINGLE_HALVINGS)
     bounded = len(cells) * 2**SINGLE_HALVINGS
     if t == 2:
@@ -157,39 +157,86 @@ def _losses(ground: Ground, images: Tensor, cells: Tensor, halvings: int) -> Ten
     return result
 
 
-def _pairs(ground: Ground, image: int, cells: Tensor) -> Found:
-    """Pairs of one image in a network with more layers behind the windows.
+def _pairs(ground: Ground, images: Tensor, cells: Tensor) -> Found:
+    """Pairs in a network with more layers behind the windows.
 
-    The forms of single pixels are worked out once, over finer and finer parts of their ranges; a pair that is far apart
-    costs no more than its sum and the layers behind.
+    The forms of single pixels are worked out once. Two of them that are near are bounded where their windows meet; far
+    apart they cost no more than a sum and the layers behind, and are looked at over finer and finer parts of their
+    ranges.
     """
-    local = ground.local
     sets = torch.combinations(torch.arange(len(cells), device=cells.device))
-    near = near_pixels(local, *_pixels(ground, cells[sets]).T)
-    open_ = torch.cat([sets[~near], torch.zeros_like(sets[~near])], 1)  # two pixels, a part of each one's range
-    nodes = full_boxes(ground, image, cells[:, None])
+    near = near_pixels(ground.local, *_pixels(ground, cells[sets]).T)
+    width = ground.scene.members.shape[1]
+    most = max(1, ground.budget // (len(cells) * singles_bytes(ground.local, width)))
+    found = []
+    for start in range(0, len(images), most):
+        part = images[start : start + most]
+        nodes = join([full_boxes(ground, image, cells[:, None]) for image in part.tolist()])
+        singles = make_singles(ground, part, box_items(ground, nodes))
+        safe = _near_pairs(ground, singles, sets[near])
+        for row, image in enumerate(part.tolist()):
+            own = nodes.pick(nodes.image == image)
+            table = Forms(singles.head.centre[row], singles.head.radius[row])
+            far = _far_pairs(ground, own, table, sets[~near], cells)
+            open_ = _halved(full_boxes(ground, image, cells[sets[near][~safe[row]]]), 1)
+            bounded = len(own) + len(safe[row]) + far.bounded[0]
+            found.append(Found([far.proved[0] + int(safe[row].sum())], join([open_, far.left]), [bounded]))
+    return Found([f.proved[0] for f in found], join([f.left for f in found]), [f.bounded[0] for f in found])
+
+
+def _near_pairs(ground: Ground, singles: Singles, pairs: Tensor) -> Tensor:
+    """Which pairs are proved over all their values, bool ``[images, pairs]``."""
+    safe = torch.zeros(len(singles.images), len(pairs), dtype=torch.bool, device=pairs.device)
+    for image, which, forms in pair_forms(ground, singles, pairs):
+        safe[image, which] = _proves(ground, singles.images[image], forms, 2)
+    return safe
+
+
+def _proves(ground: Ground, images: Tensor, forms: Forms, t: int) -> Tensor:
+    """Whether forms behind the windows prove that no margin falls to zero, bool ``[batch]``."""
+    most = max(1, ground.budget // behind_bytes(ground, forms.centre.shape[1]))
+    result = torch.empty(len(images), dtype=torch.bool, device=images.device)
+    for start in range(0, len(images), most):
+        part = slice(start, start + most)
+        margins = least(behind(ground, images[part], Forms(forms.centre[part], forms.radius[part])))
+        result[part] = ((margins > errors(ground, images[part], t)) & torch.isfinite(margins)).all(1)
+    return result
+
+
+def _far_pairs(ground: Ground, nodes: Nodes, table: Forms, pairs: Tensor, cells: Tensor) -> Found:
+    """Pairs of pixels of one image that are far apart.
+
+    Args:
+        ground: Network and images.
+        nodes: The image's single pixels.
+        table: Their forms behind the windows, ``[pixels, 1 + width, features]``.
+        pairs: int64 ``[pairs, 2]``, numbers of pixels.
+        cells: int64 ``[pixels]``.
+
+    Returns:
+        What was found.
+    """
+    image, count = nodes.image[:1], len(cells)
+    open_ = torch.cat([pairs, torch.zeros_like(pairs)], 1)  # two pixels, a part of each one's range
     proved, bounded = Fraction(0), 0
     for level in range(FINEST + 1):
         if level:
             nodes = _halved(nodes, 1)
             open_ = _children(open_, level)
-        table = carry_items(ground, box_items(ground, nodes))
-        bounded += len(nodes) + len(open_)
-        rows = open_[:, :2] + open_[:, 2:] * len(cells)
-        safe = _sums_prove(ground, image, table, rows)
+            table = carry_items(ground, box_items(ground, nodes))
+            bounded += len(nodes)
+        bounded += len(open_)
+        safe = _sums_prove(ground, image, table, open_[:, :2] + open_[:, 2:] * count)
         proved += Fraction(int(safe.sum()), 4**level)
         open_ = open_[~safe]
         if not len(open_):
             break
-    rows = open_[:, :2] + open_[:, 2:] * len(cells)
-    left = full_boxes(ground, image, cells[sets[near]])
-    if len(rows):
-        assert nodes.low is not None
-        assert nodes.high is not None
-        depth = torch.full((len(rows),), 2 * FINEST, device=cells.device)
-        images = torch.full_like(depth, image)
-        low, high = (part[rows][:, :, 0] for part in (nodes.low, nodes.high))
-        left = join([left, Nodes(images, cells[open_[:, :2]], low, high, depth)])
+    rows = open_[:, :2] + open_[:, 2:] * count
+    assert nodes.low is not None
+    assert nodes.high is not None
+    depth = torch.full((len(rows),), 2 * FINEST, device=cells.device)
+    low, high = (part[rows][:, :, 0] for part in (nodes.low, nodes.high))
+    left = Nodes(image.expand(len(rows)), cells[open_[:, :2]], low, high, depth)
     return Found([proved], left, [bounded])
 
 
@@ -200,19 +247,13 @@ def _children(open_: Tensor, level: int) -> Tensor:
     return (open_[:, None] + shifts).flatten(0, 1)
 
 
-def _sums_prove(ground: Ground, image: int, table: Forms, rows: Tensor) -> Tensor:
+def _sums_prove(ground: Ground, image: Tensor, table: Forms, rows: Tensor) -> Tensor:
     """Whether sums of two rows of a table of forms ``[rows, 1 + width, features]`` prove a pair, bool ``[pairs]``."""
     most = max(1, ground.budget // behind_bytes(ground, 2 * table.centre.shape[1] - 1))
     result = torch.empty(len(rows), dtype=torch.bool, device=rows.device)
     for start in range(0, len(rows), most):
         ground.scene.pulse()
         first, second = rows[start : start + most].T
-        parts = [
-            torch.cat([(part[first, :1] + part[second, :1]), part[first, 1:], part[second, 1:]], 1)
-            for part in (table.centre, table.radius)
-        ]
-        images = torch.full_like(first, image)
-        margins = least(behind(ground, images, Forms(parts[0], parts[1])))
-        safe = (margins > errors(ground, images, 2)) & torch.isfinite(margins)
-        result[start : start + most] = safe.all(1)
+        sums = Forms(*(add_forms(part[first], part[second]) for part in (table.centre, table.radius)))
+        result[start : start + most] = _proves(ground, image.expand(len(first)), sums, 2)
     return result

@@ -1,0 +1,232 @@
+"""Two near pixels, bounded only where their windows meet.
+
+A neuron that sees one of two changed pixels has the form that it has when this pixel changes alone. So with the forms
+of all single pixels at hand, what a pair does is their sum and a rest, which is not zero only where both windows meet.
+A linear operation maps rests to rests; behind any other one the rest is the difference between the form of the pair and
+the sum of the two alone.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from l0tre.certify.clusters.forms import Forms, bend, pool
+from l0tre.certify.clusters.local import Items, Local, Site, dense, stages
+from l0tre.certify.clusters.margins import Ground
+from l0tre.certify.support import NONLINEAR
+from l0tre.exhaustive.crop import Box, convolve_window, shifted
+from l0tre.exhaustive.local import Span, need, overlap
+from l0tre.model.graph import run_node
+
+__all__ = ["Singles", "add_forms", "make_singles", "pair_forms", "singles_bytes"]
+
+Pixel = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Singles:
+    """Single pixels over the whole range of their values, for some images.
+
+    Attributes:
+        images: int64 ``[images]``, rows of the scene's images.
+        places: int64 ``[pixels, 2]``, row and column of each pixel in the input.
+        row: int64 ``[pixels]``, which row of its phase's tables each pixel is.
+        tables: For every phase of the stride the forms by position, ``[images, rows, 1 + width, C, height, width]``.
+        head: Forms of the dense layer behind the windows, ``[images, pixels, 1 + width, features]``.
+    """
+
+    images: Tensor
+    places: Tensor
+    row: Tensor
+    tables: dict[Pixel, dict[int, Forms]]
+    head: Forms
+
+
+def singles_bytes(local: Local, width: int) -> int:
+    """Memory that the tables of one pixel of one image take."""
+    boxes = zip(local.plan.graph.nodes, local.windows((0, 0), (1, 1)), strict=False)
+    neurons = sum(node.shape[0] * (box[0].size + 1) * (box[1].size + 1) for node, box in boxes)
+    return 16 * (1 + width) * neurons
+
+
+def make_singles(ground: Ground, images: Tensor, items: Items) -> Singles:
+    """Carry all single pixels.
+
+    Args:
+        ground: Network and images.
+        images: int64 ``[images]``, rows of the scene's images.
+        items: Every pixel of the first of them, then every pixel of the next one, each time in the same order.
+
+    Returns:
+        The forms of all.
+    """
+    local, scene = ground.local, ground.scene
+    count, stride = len(items) // len(images), local.plan.stride
+    width = local.plan.graph.input_shape[2]
+    plane = items.members[:count, 0, 0] % (local.plan.graph.input_shape[1] * width)
+    places = torch.stack([plane // width, plane % width], 1)
+    row = torch.zeros_like(plane)
+    shape = (len(images), count, 1 + items.members.shape[2], ground.weights.shape[-1])
+    centre, radius = (scene.images.new_empty(shape) for _ in range(2))
+    tables: dict[Pixel, dict[int, Forms]] = {}
+    for phase in ((row_phase, column_phase) for row_phase in range(stride) for column_phase in range(stride)):
+        own = (places % stride == torch.tensor(phase, device=plane.device)).all(1).nonzero()[:, 0]
+        if not len(own):
+            continue
+        row[own] = torch.arange(len(own), device=own.device)
+        every = (torch.arange(len(images), device=own.device)[:, None] * count + own).flatten()
+        site, values = stages(local, scene, items.pick(every), keep=True)
+        found = dense(site, values[local.plan.cut], (ground.kinds, ground.weights))
+        centre[:, own], radius[:, own] = (
+            p.view(len(images), len(own), *p.shape[1:]) for p in (found.centre, found.radius)
+        )
+        tables[phase] = {
+            place: Forms(*(p.view(len(images), len(own), *p.shape[1:]) for p in (forms.centre, forms.radius)))
+            for place, forms in values.items()
+        }
+    return Singles(images, places, row, tables, Forms(centre, radius))
+
+
+def add_forms(first: Tensor, second: Tensor) -> Tensor:
+    """The sum of forms ``[batch, 1 + variables, ...]`` of different variables, the first one's before the second's."""
+    return torch.cat([first[:, :1] + second[:, :1], first[:, 1:], second[:, 1:]], 1)
+
+
+def pair_forms(ground: Ground, singles: Singles, pairs: Tensor) -> Iterator[tuple[Tensor, Tensor, Forms]]:
+    """Bound pairs of pixels, in all images, batch by batch.
+
+    Args:
+        ground: Network and images.
+        singles: All pixels alone.
+        pairs: int64 ``[pairs, 2]``, numbers of two different pixels each.
+
+    Yields:
+        Which images (places in ``singles.images``) and which pairs, int64 ``[batch]`` each, and forms of the dense
+        layer behind the windows, ``[batch, 1 + 2 * width, features]``.
+    """
+    stride = ground.local.plan.stride
+    first, second = singles.places[pairs[:, 0]], singles.places[pairs[:, 1]]
+    keys = torch.cat([first % stride, second - first], 1)
+    kinds, group = keys.unique(dim=0, return_inverse=True)
+    order = group.argsort(stable=True)
+    stops = group.bincount().cumsum(0).tolist()
+    for key, start, stop in zip(kinds.tolist(), [0, *stops], stops, strict=False):  # of no pairs there are no kinds
+        pattern = _Pattern(ground.local, (key[0], key[1]), (key[2], key[3]))
+        most = max(1, ground.budget // pattern.item_bytes(singles.head.centre.shape[2] * 2 - 1))
+        own = order[start:stop]
+        count = len(own) * len(singles.images)
+        for begin in range(0, count, most):
+            ground.scene.pulse()
+            number = torch.arange(begin, min(begin + most, count), device=own.device)
+            image, which = number // len(own), own[number % len(own)]
+            yield image, which, _bound(ground, singles, pattern, image, pairs[which])
+
+
+class _Pattern:
+    """Pairs of one arrangement: the phase of the first pixel, and how far away the second one is."""
+
+    def __init__(self, local: Local, phase: Pixel, offset: Pixel) -> None:
+        stride = local.plan.stride
+        there = [phase[axis] + offset[axis] for axis in (0, 1)]
+        self.local = local
+        self.phases: tuple[Pixel, Pixel] = (phase, (there[0] % stride, there[1] % stride))
+        self.boxes = (
+            local.windows(phase, (1, 1)),
+            tuple(
+                _moved(box, (there[0] // stride, there[1] // stride), stride // local.plan.strides[place])
+                for place, box in enumerate(local.windows(self.phases[1], (1, 1)))
+            ),
+        )
+        self.meets: tuple[Box, ...] = tuple(
+            (overlap(a[0], b[0]), overlap(a[1], b[1])) for a, b in zip(*self.boxes, strict=True)
+        )
+
+    def met(self, place: int) -> bool:
+        return all(span.size for span in self.meets[place])
+
+    def item_bytes(self, columns: int) -> int:
+        """Memory that one pair takes."""
+        nodes = self.local.plan.graph.nodes
+        widest = 1
+        for place, box in enumerate(self.meets):
+            wider = nodes[place].op == "max_pool" and self.met(place)
+            sizes = [need(nodes[place], span, axis).size if wider else span.size for axis, span in enumerate(box)]
+            widest = max(widest, nodes[place].shape[0] * sizes[0] * sizes[1])
+        return 8 * widest * (12 * columns + 16)
+
+
+def _moved(box: Box, steps: tuple[int, int], pace: int) -> Box:
+    rows, columns = (
+        Span(span.first + step * pace, span.last + step * pace) for span, step in zip(box, steps, strict=True)
+    )
+    return rows, columns
+
+
+def _bound(ground: Ground, singles: Singles, pattern: _Pattern, image: Tensor, pairs: Tensor) -> Forms:
+    """The forms of pairs of one arrangement behind the windows."""
+    local, width = ground.local, singles.head.centre.shape[2] - 1
+    stride = local.plan.stride
+    corner = singles.places[pairs[:, 0]]
+    steps = (corner[:, 0] // stride, corner[:, 1] // stride)
+    site = Site(local, ground.scene, singles.images[image], steps, pattern.meets)
+    rows = [singles.row[pairs[:, side]] for side in (0, 1)]
+
+    def alone(place: int, wanted: Box) -> list[Tensor]:
+        """The sum of both pixels alone, in a box."""
+        sides = []
+        for side in (0, 1):
+            forms = singles.tables[pattern.phases[side]][place]
+            picked = (part[image, rows[side]] for part in (forms.centre, forms.radius))
+            sides.append([shifted(part, pattern.boxes[side][place], wanted) for part in picked])
+        return [add_forms(first, second) for first, second in zip(*sides, strict=True)]
+
+    rest: dict[int, list[Tensor]] = {}
+    for place in range(1, local.plan.cut + 1):
+        node, source, box = local.plan.graph.nodes[place], local.plan.graph.nodes[place].inputs[0], pattern.meets[place]
+        if not pattern.met(place):
+            continue
+        if node.op not in NONLINEAR:
+            if source in rest:
+                rest[place] = _linear(site, place, rest[source])
+            continue
+        wanted = (need(node, box[0], 0), need(node, box[1], 1)) if node.op == "max_pool" else box
+        together = alone(source, wanted)
+        if source in rest:
+            now = pattern.meets[source]
+            together = [a.add_(shifted(b, now, wanted)) for a, b in zip(together, rest[source], strict=True)]
+        forms = Forms(together[0], together[1])
+        if node.op == "max_pool":
+            before, after = site.own(source, wanted, float("-inf")), site.own(place, box)
+            forms = pool(node, forms, before, after, local.slack[source], (box[0].size, box[1].size))
+        else:
+            before = site.own(source, box)
+            forms = bend(node, forms, before, run_node(node, before), local.slack[source])
+        forms = site.inside(place, forms)
+        rest[place] = [a.sub_(b) for a, b in zip((forms.centre, forms.radius), alone(place, box), strict=True)]
+    total = [
+        add_forms(part[image, pairs[:, 0]], part[image, pairs[:, 1]])
+        for part in (singles.head.centre, singles.head.radius)
+    ]
+    if local.plan.cut in rest:
+        more = dense(site, Forms(*rest[local.plan.cut]), (ground.kinds, ground.weights))
+        total = [total[0] + more.centre, total[1] + more.radius]
+    assert total[0].shape[1] == 1 + 2 * width
+    return Forms(total[0], total[1])
+
+
+def _linear(site: Site, place: int, rest: list[Tensor]) -> list[Tensor]:
+    """The rest behind a linear operation."""
+    local = site.local
+    node = local.plan.graph.nodes[place]
+    box, now = site.windows[place], site.windows[node.inputs[0]]
+    wanted = (need(node, box[0], 0), need(node, box[1], 1))
+    if node.op == "conv":
+        kinds = zip((node, local.positive[place]), rest, strict=True)
+        forms = (convolve_window(local.plan, kind, part[:, :, None], now, wanted, box)[:, :, 0] for kind, part in kinds)
+        inside = site.inside(place, Forms(*forms))
+        return [inside.centre, inside.radius]
+    moved = [shifted(part, now, wanted) for part in rest]
+    scale = node.tensors.get("scale")
+    return moved if scale is None else [moved[0] * scale, moved[1] * scale.abs()]
