@@ -115,6 +115,12 @@ def _uppers(run: RunData) -> str:
     return f"the levels, and an attack of {attack:,} queries an image" if attack else "the levels alone"
 
 
+def _largest(run: RunData) -> str:
+    shown = [image.upper for image in run.levels[0].images if image.upper <= image.groups]
+    missing = len(run.levels[0].images) - len(shown)
+    return f"{max(shown, default='-')}" + (f" ({missing:,} without a witness)" if missing else "")
+
+
 def _accuracy(run: RunData) -> str:
     total = len(run.latest.images) + len(run.latest.excluded)
     return f"{len(run.latest.images) / total:.2%} of the {total:,} images"
@@ -131,7 +137,7 @@ def _seconds(t: int) -> Measure:
 MEASURES: dict[str, Measure] = {
     "images": lambda run: len(run.latest.images) + len(run.latest.excluded),
     "accuracy": _accuracy,
-    "largest upper bound at t = 1 (pixels)": lambda run: max(image.upper for image in run.levels[0].images),
+    "largest upper bound at t = 1 (pixels)": _largest,
     "estimate U_c at t = 1 (pixels)": lambda run: run.levels[0].estimate,
     "estimate U_c at the end (pixels)": lambda run: run.latest.estimate,
     "bounds at t = 2 (pixels)": lambda run: _interval(run.levels[1]) if len(run.levels) > 1 else None,

@@ -22,13 +22,15 @@ def one_image(run: RunData, path: Path, index: int | None = None) -> tuple[Path,
     Args:
         run: The run.
         path: Where to write, without a suffix.
-        index: Position of the image in the data; default the one with the largest upper bound at ``t = 1``.
+        index: Position of the image in the data; default the one with the largest upper bound at ``t = 1`` that a
+            witness shows.
 
     Returns:
         The files written.
     """
     first = run.levels[0]
-    chosen = max(first.images, key=lambda image: image.upper) if index is None else first[index]
+    shown = [image for image in first.images if image.upper <= image.groups]
+    chosen = max(shown or first.images, key=lambda image: image.upper) if index is None else first[index]
     over_t = [level[chosen.index] for level in run.levels]
     rows: Rows = [
         {
@@ -127,6 +129,8 @@ def seconds_rows(run: RunData) -> Rows:
 def sorted_images(run: RunData, path: Path) -> tuple[Path, ...]:
     """Bounds of every image at the end of each level, in the order of the upper bounds at ``t = 1``.
 
+    Images with equal bounds at ``t = 1`` are in the order of those at the next level, and so on.
+
     Args:
         run: The run.
         path: Where to write, without a suffix.
@@ -134,8 +138,11 @@ def sorted_images(run: RunData, path: Path) -> tuple[Path, ...]:
     Returns:
         The files written. All images left of the dashed line have converged.
     """
-    first = run.levels[0].images
-    order = sorted(range(len(first)), key=lambda place: (first[place].upper, first[place].lower, first[place].index))
+
+    def bounds(place: int) -> list[int]:
+        return [bound for level in run.levels for bound in (level.images[place].upper, level.images[place].lower)]
+
+    order = sorted(range(len(run.latest.images)), key=bounds)
     rows: list[dict[str, Any]] = []
     for level in run.levels:
         for rank, place in enumerate(order, start=1):
