@@ -16,12 +16,14 @@ from l0tre.certify.nodes import Nodes, join, root, shares, split_boxes
 from l0tre.certify.scene import Halted, Scene
 from l0tre.certify.search import NARROWEST, Step
 from l0tre.domain import Domain
+from l0tre.errors import ModelError
 from l0tre.memory import Batcher
 from l0tre.model.network import exact_float32, margins
 
 __all__ = ["ClusterSearch"]
 
 STEP_SECONDS = 0.5  # of work in one step
+TRIED = 2**13  # boxes of a batch whose worst corner is tried as a witness
 MOST_BOXES = {"cpu": 2**11, "cuda": 2**19}  # bounded together
 
 
@@ -87,14 +89,23 @@ class ClusterSearch:
         result = _Tally(self.scene)
         began = time.monotonic()
         try:
-            with exact_float32(self.scene.images.device):
-                if self.fresh:
-                    self._survey(result)
-                while self.boxes and time.monotonic() - began < STEP_SECONDS:
-                    self._bound(result)
+            while self.open() and time.monotonic() - began < STEP_SECONDS:
+                try:
+                    with exact_float32(self.scene.images.device):
+                        self._survey(result) if self.fresh else self._bound(result)
+                except torch.OutOfMemoryError as error:
+                    self._shrink(error)
         except Halted:
             pass  # what was not bounded is still on the stack
         return result.step()
+
+    def _shrink(self, error: Exception) -> None:
+        """The device's memory did not do: work on less at a time."""
+        if self.batch == 1:
+            raise ModelError("the device has too little memory for a single box: use --device cpu") from error
+        torch.cuda.empty_cache()
+        self.batch = max(1, self.batch // 2)
+        self.ground = replace(self.ground, budget=max(1, self.ground.budget // 2))
 
     def _survey(self, result: "_Tally") -> None:
         rows = torch.tensor(self.fresh, device=self.scene.images.device)
@@ -112,42 +123,54 @@ class ClusterSearch:
             nodes = nodes.pick(slice(len(nodes) - self.batch, len(nodes)))
         try:
             forms = lower_forms(self.ground, nodes)
-        except Halted:
-            self.boxes.append(nodes)
+            bounds = least(forms)
+            safe = ((bounds > errors(self.ground, nodes.image, self.t)) & torch.isfinite(bounds)).all(1)
+            failed = (~safe).nonzero()[:, 0]
+            left = nodes.pick(failed)
+            if len(left):
+                worst, rows = bounds[failed].nan_to_num(nan=-math.inf).min(1)
+                slopes = forms[failed, rows, 1:].view(len(failed), self.t, -1)
+                self._try_corners(result, left, slopes, worst)
+                left = self._halve(result, left, slopes)
+        except (Halted, torch.OutOfMemoryError):
+            self.boxes.append(nodes)  # not counted yet
             raise
-        bounds = least(forms)
-        safe = ((bounds > errors(self.ground, nodes.image, self.t)) & torch.isfinite(bounds)).all(1)
         done = nodes.pick(safe)
         counts = nodes.image.bincount(minlength=len(self.scene.images)).tolist()
         proved = shares(self.scene.tree, done) if len(done) else {}
         for image, count in enumerate(counts):
             if count:
                 result.add(image, count, proved.get(image, Fraction(0)))
-        failed = (~safe).nonzero()[:, 0]
-        if len(failed):
-            self._refine(result, nodes.pick(failed), forms[failed], bounds[failed].nan_to_num(nan=-math.inf).argmin(1))
+        if len(left):
+            self.boxes.append(left)
 
-    def _refine(self, result: "_Tally", nodes: Nodes, forms: Tensor, rows: Tensor) -> None:
-        """Try the worst corners of boxes as witnesses, then halve them."""
+    def _try_corners(self, result: "_Tally", nodes: Nodes, slopes: Tensor, worst: Tensor) -> None:
+        """Run the worst corners of the worst boxes through the network itself."""
+        chosen = worst.topk(min(TRIED, len(worst)), largest=False).indices
+        nodes = nodes.pick(chosen)
         assert nodes.low is not None
         assert nodes.high is not None
-        slopes = forms[torch.arange(len(rows), device=rows.device), rows, 1:].view(nodes.low.shape)
-        members = self.scene.members[nodes.cells - self.scene.tree.slots]
-        corners = torch.where(slopes > 0, nodes.low, nodes.high)
+        corners = torch.where(slopes[chosen] > 0, nodes.low, nodes.high)
         inputs = torch.nn.functional.pad(self.scene.images[nodes.image], (0, 1))
-        inputs = inputs.scatter_(1, members.flatten(1), corners.flatten(1))[:, :-1].float()
+        inputs = inputs.scatter_(1, self._members(nodes).flatten(1), corners.flatten(1))[:, :-1].float()
         shape = self.ground.local.plan.graph.input_shape
         scores = self.batcher.run(len(inputs), lambda a, b: inputs[a:b].view(-1, *shape))
         result.offer(nodes.image, margins(scores, self.scene.labels[nodes.image]), inputs)
+
+    def _halve(self, result: "_Tally", nodes: Nodes, slopes: Tensor) -> Nodes:
+        """Halve boxes; those that are too narrow hold a tie."""
+        assert nodes.low is not None
+        assert nodes.high is not None
         extent = nodes.high - nodes.low
-        narrow = (extent / self.widths[members]).amax((1, 2)) < NARROWEST
+        narrow = (extent / self.widths[self._members(nodes)]).amax((1, 2)) < NARROWEST
         result.ties.update(nodes.image[narrow].tolist())
-        wide = nodes.pick(~narrow)
-        if len(wide):
-            # Slopes are those over the whole side; a side without a slope can still be the one that bends.
-            weight = slopes.abs() / extent.clamp(min=1e-300)
-            weight = weight + weight.flatten(1).mean(1)[:, None, None]
-            self.boxes.append(split_boxes(wide, weight[~narrow]))
+        # Slopes are those over the whole side; a side without a slope can still be the one that bends.
+        weight = slopes.abs() / extent.clamp(min=1e-300)
+        weight = weight + weight.flatten(1).mean(1)[:, None, None]
+        return split_boxes(nodes.pick(~narrow), weight[~narrow])
+
+    def _members(self, nodes: Nodes) -> Tensor:
+        return self.scene.members[nodes.cells - self.scene.tree.slots]
 
 
 class _Tally:
