@@ -1,6 +1,7 @@
 """The first look at a level: every set of pixels at once, those that are far apart decided by sums of tables."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -77,6 +78,7 @@ def survey(ground: Ground, images: Tensor, t: int) -> Found:
     if t == 2:
         sets = torch.combinations(torch.arange(len(cells), device=cells.device))
         open_ = near_pixels(ground.local, *_pixels(ground, cells[sets]).T)
+        bounded += len(cells) + int(open_.sum())
         table = None
     else:
         sets, open_, near = _triples(ground, cells)
@@ -84,6 +86,7 @@ def survey(ground: Ground, images: Tensor, t: int) -> Found:
         bounded += len(near) * 2**PAIR_HALVINGS
         table = singles[:, :, None] + singles[:, None]
         table[:, near[:, 0], near[:, 1]] = pairs
+    near_safe = _near_safe(ground, images, cells, sets[open_]) if t == 2 else None
     proved, left = [], []
     for row, image in enumerate(images.tolist()):
         own = images[row : row + 1]
@@ -99,9 +102,13 @@ def survey(ground: Ground, images: Tensor, t: int) -> Found:
             total = first if t == 2 else first + singles[row][part[:, 2]]
             safe[start : start + len(part)] = ((total > floor) & torch.isfinite(total)).all(1)
         safe &= ~open_
+        apart = full_boxes(ground, image, cells[sets[~(safe | open_)]])
+        if near_safe is not None:
+            safe[open_] = near_safe[row]
+        # Near pairs that are left were not proved whole.
+        together = _halved(full_boxes(ground, image, cells[sets[open_ & ~safe]]), 1 if t == 2 else TRIPLE_HALVINGS)
         proved.append(Fraction(int(safe.sum())))
-        boxes = full_boxes(ground, image, cells[sets[~safe]])
-        left.append(_halved(boxes, TRIPLE_HALVINGS if t == 3 else 0))
+        left.append(join([apart, together]))
     return Found(proved, join(left), [bounded] * len(images))
 
 
@@ -166,13 +173,8 @@ def _pairs(ground: Ground, images: Tensor, cells: Tensor) -> Found:
     """
     sets = torch.combinations(torch.arange(len(cells), device=cells.device))
     near = near_pixels(ground.local, *_pixels(ground, cells[sets]).T)
-    width = ground.scene.members.shape[1]
-    most = max(1, ground.budget // (len(cells) * singles_bytes(ground.local, width)))
     found = []
-    for start in range(0, len(images), most):
-        part = images[start : start + most]
-        nodes = join([full_boxes(ground, image, cells[:, None]) for image in part.tolist()])
-        singles = make_singles(ground, part, box_items(ground, nodes))
+    for part, nodes, singles in _single_tables(ground, images, cells):
         safe = _near_pairs(ground, singles, sets[near])
         for row, image in enumerate(part.tolist()):
             own = nodes.pick(nodes.image == image)
@@ -184,8 +186,24 @@ def _pairs(ground: Ground, images: Tensor, cells: Tensor) -> Found:
     return Found([f.proved[0] for f in found], join([f.left for f in found]), [f.bounded[0] for f in found])
 
 
+def _single_tables(ground: Ground, images: Tensor, cells: Tensor) -> Iterator[tuple[Tensor, Nodes, Singles]]:
+    """Some images at a time, their single pixels as nodes, and the forms of these."""
+    width = ground.scene.members.shape[1]
+    most = max(1, ground.budget // (len(cells) * singles_bytes(ground.local, width)))
+    for start in range(0, len(images), most):
+        part = images[start : start + most]
+        nodes = join([full_boxes(ground, image, cells[:, None]) for image in part.tolist()])
+        yield part, nodes, make_singles(ground, part, box_items(ground, nodes))
+
+
+def _near_safe(ground: Ground, images: Tensor, cells: Tensor, pairs: Tensor) -> Tensor:
+    """Which near pairs are proved over all their values, bool ``[images, pairs]``."""
+    tables = _single_tables(ground, images, cells)
+    return torch.cat([_near_pairs(ground, singles, pairs) for _, _, singles in tables])
+
+
 def _near_pairs(ground: Ground, singles: Singles, pairs: Tensor) -> Tensor:
-    """Which pairs are proved over all their values, bool ``[images, pairs]``."""
+    """The same for the images of some tables."""
     safe = torch.zeros(len(singles.images), len(pairs), dtype=torch.bool, device=pairs.device)
     for image, which, forms in pair_forms(ground, singles, pairs):
         safe[image, which] = _proves(ground, singles.images[image], forms, 2)
