@@ -3,20 +3,24 @@
 A lower bound that is proved, an upper bound that is shown by a real input, for one input or a whole test set.
 """
 
-from l0tre.api import anytime, evaluate, resume, resume_anytime
-from l0tre.attacks.api import attack, attack_details
-from l0tre.attacks.results import Attacked
-from l0tre.certify.certificate import read_certificate
-from l0tre.certify.check import CheckResult, check
-from l0tre.comparison import Comparison, compare
-from l0tre.data import Dataset, load_data
-from l0tre.domain import Domain, make_domain
-from l0tre.errors import L0treError
-from l0tre.model.load import load
-from l0tre.model.network import Network
-from l0tre.results import ImageBounds, Snapshot, Witness
-from l0tre.sensitivities import Sensitivity, sensitivity
-from l0tre.verification import Verdict, verify
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from l0tre.api import anytime, evaluate, resume, resume_anytime
+    from l0tre.attacks.api import attack, attack_details
+    from l0tre.attacks.results import Attacked
+    from l0tre.certify.certificate import read_certificate
+    from l0tre.certify.check import CheckResult, check
+    from l0tre.comparison import Comparison, compare
+    from l0tre.data import Dataset, load_data
+    from l0tre.domain import Domain, make_domain
+    from l0tre.errors import L0treError
+    from l0tre.model.load import load
+    from l0tre.model.network import Network
+    from l0tre.results import ImageBounds, Snapshot, Witness
+    from l0tre.sensitivities import Sensitivity, sensitivity
+    from l0tre.verification import Verdict, verify
 
 __version__ = "0.1.0"
 
@@ -48,3 +52,34 @@ __all__ = [
     "sensitivity",
     "verify",
 ]
+
+# Imported when first asked for, so that the command line can set torch up before it is loaded.
+_HOMES = {
+    "l0tre.api": ("anytime", "evaluate", "resume", "resume_anytime"),
+    "l0tre.attacks.api": ("attack", "attack_details"),
+    "l0tre.attacks.results": ("Attacked",),
+    "l0tre.certify.certificate": ("read_certificate",),
+    "l0tre.certify.check": ("CheckResult", "check"),
+    "l0tre.comparison": ("Comparison", "compare"),
+    "l0tre.data": ("Dataset", "load_data"),
+    "l0tre.domain": ("Domain", "make_domain"),
+    "l0tre.errors": ("L0treError",),
+    "l0tre.model.load": ("load",),
+    "l0tre.model.network": ("Network",),
+    "l0tre.results": ("ImageBounds", "Snapshot", "Witness"),
+    "l0tre.sensitivities": ("Sensitivity", "sensitivity"),
+    "l0tre.verification": ("Verdict", "verify"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

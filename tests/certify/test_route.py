@@ -1,14 +1,25 @@
 """Proofs as part of an evaluation: stopping inside a step, guarantees and their reasons, ties, several images."""
 
+import itertools
+import math
+from collections import Counter
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 import l0tre
+from l0tre.certify import prover as prover_module
 from l0tre.certify import route
+from l0tre.certify.clusters import search as clusters_module
+from l0tre.certify.clusters.search import ClusterSearch
+from l0tre.certify.search import Search
 from l0tre.errors import ConfigError, ModelError
+from l0tre.store import open_run
+from tests.certify.clusters.cases import RELU, Recipe, balanced, conv, make_case, prover_of
 from tests.certify.oracle import exact_distance
 from tests.certify.random_networks import planted, random_case
 
@@ -116,3 +127,188 @@ def test_a_network_that_only_ties_is_never_proved() -> None:
     result = l0tre.evaluate(net, torch.zeros(1, 2), max_t=1)
     assert result.images[0].lower == 0
     assert result.images[0].blocked == 1
+
+
+FLAT = Recipe((1, 3, 4), (conv(2, 2), RELU))
+DEEP = Recipe((1, 3, 4), (conv(2, 2), RELU), (4,))
+NEVER = 10**9
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[str, int]]:
+    """How many steps searches of both kinds took at each level."""
+    counts: Counter[tuple[str, int]] = Counter()
+
+    def spy(kind: type[Search] | type[ClusterSearch], name: str) -> None:
+        step = kind.step
+
+        def counted(self: Any) -> Any:
+            counts[name, self.t] += 1
+            return step(self)
+
+        monkeypatch.setattr(kind, "step", counted)
+
+    spy(Search, "cells")
+    spy(ClusterSearch, "clusters")
+    return counts
+
+
+def bounds_of(case: Any, max_t: int, **options: Any) -> tuple[int, int]:
+    """Bounds of a case's image."""
+    options = {"max_t": max_t, "domain": case.domain, "guarantee": "certified", "attack": 0, **options}
+    result = l0tre.evaluate(case.network, case.image[None], [case.label], **options)
+    assert result.finished
+    assert not result.images[0].blocked
+    return result.images[0].lower, result.images[0].upper
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_networks_that_are_linear_behind_windows_go_to_clusters(seed: int, steps: Counter[tuple[str, int]]) -> None:
+    """At once, at three levels."""
+    case = balanced(FLAT, seed, 1 + seed % 3, 0.0, by=(0.3, -0.02, 0.02)[seed % 3])
+    lower, upper = bounds_of(case, 3)
+    distance = exact_distance(case.graph, case.image, case.label, case.domain, 3)
+    assert lower == min(distance - 1, 3)
+    assert upper == distance or distance > 3
+    assert {kind for kind, _ in steps} <= {"clusters"}
+    assert steps["clusters", 1] > 0
+
+
+@pytest.mark.parametrize(
+    ("patience", "hopeless"), [(0, -math.inf), (1, -math.inf), (NEVER, math.inf), (NEVER, -math.inf)]
+)
+def test_other_networks_are_handed_over_when_cells_cost_too_much(
+    patience: int, hopeless: float, steps: Counter[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever proves it, the bounds are exact; three pixels are left to cells, which keep what is open."""
+    monkeypatch.setattr(route, "CELL_PATIENCE", patience)
+    monkeypatch.setattr(route, "HOPELESS", hopeless)
+    monkeypatch.setattr(route, "STEP_SECONDS", 0.0)
+    for seed in (0, 2):
+        case = balanced(DEEP, seed, 2, 0.0, by=0.01)
+        lower, upper = bounds_of(case, 3)
+        distance = exact_distance(case.graph, case.image, case.label, case.domain, 3)
+        assert distance > 2
+        assert lower == min(distance - 1, 3)
+        assert upper == distance or distance > 3
+    handed = patience < NEVER or hopeless > 0
+    assert steps["cells", 1] > 0
+    assert (steps["clusters", 1] > 0) == handed
+    # An image that was handed over goes to clusters at once at the next level.
+    assert (steps["clusters", 2] > 0, steps["cells", 2] > 0) == (handed, not handed)
+    assert (steps["clusters", 3] > 0, steps["cells", 3] > 0) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "t", "batches"), [(FLAT, 1, 2), (FLAT, 2, 1), (FLAT, 3, 20), (DEEP, 1, 5), (DEEP, 2, 4), (DEEP, 3, 1)]
+)
+def test_a_run_that_stops_inside_a_proof_by_clusters_goes_on(
+    recipe: Recipe,
+    t: int,
+    batches: int,
+    tmp_path: Path,
+    steps: Counter[tuple[str, int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Killed once, then stopped again and again after a few batches; of three pixels with hidden layers, by cells."""
+    monkeypatch.setattr(route, "CELL_PATIENCE", 0)
+    case = balanced(recipe, 6, t, 0.0, by=0.003 if t < 3 else 0.3)
+    images = torch.stack([case.image, case.image.flip(2)])
+    labels = case.network.scores(images).argmax(1)
+    options: dict[str, Any] = {"max_t": t, "domain": case.domain, "guarantee": "certified", "attack": 0}
+    whole = l0tre.evaluate(case.network, images, labels, **options)
+    assert whole.finished
+    ticks = itertools.count()
+    clock = type("Clock", (), {"monotonic": staticmethod(lambda: float(next(ticks)))})
+    monkeypatch.setattr(clusters_module, "time", clock)
+    monkeypatch.setattr(clusters_module, "STEP_SECONDS", 1.5)
+    monkeypatch.setattr(clusters_module, "MOST_BOXES", {"cpu": 3})
+    monkeypatch.setattr(route, "STEP_SECONDS", 0.0)
+    folder, limit = tmp_path / "run", 2
+
+    def spent() -> int:
+        return steps["cells", t] + steps["clusters", t]
+
+    def stop() -> bool:
+        return spent() >= limit
+
+    steps.clear()
+    snapshots = l0tre.anytime(case.network, images, labels, out=folder, **options)
+    next(snapshot for snapshot in snapshots if stop())
+    snapshots.close()  # type: ignore[attr-defined]  # as if killed
+    kept, finished = 0, False
+    while not finished:
+        limit = spent() + batches
+        result = l0tre.resume(folder, case.network, stop=stop)
+        finished = result.finished
+        run = open_run(folder)
+        for proof in run.load_state().proofs.values():
+            assert proof.fronts
+            assert 0 <= proof.proved < proof.total == math.comb(case.domain.groups, proof.t)
+            kept += proof.t == t and proof.nodes > 0
+        run.close()
+        assert spent() < 1000
+    assert [(i.lower, i.upper) for i in result.images] == [(i.lower, i.upper) for i in whole.images]
+    assert kept > 0
+    by_cells = t == 3 and recipe.hidden
+    assert steps["cells" if by_cells else "clusters", t] > 3
+    assert not steps["clusters" if by_cells else "cells", 3]
+
+
+@pytest.mark.parametrize("patience", [0, NEVER])
+def test_a_proof_that_cells_began_is_theirs_or_begins_anew(
+    patience: int, tmp_path: Path, steps: Counter[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What cells have proved is never counted beside what clusters prove."""
+    monkeypatch.setattr(route, "CELL_PATIENCE", NEVER)
+    monkeypatch.setattr(route, "HOPELESS", -math.inf)
+    monkeypatch.setattr(route, "STEP_SECONDS", 0.0)
+    case = balanced(DEEP, 2, 2, 0.0, by=0.01)
+    distance = exact_distance(case.graph, case.image, case.label, case.domain, 2)
+    options: dict[str, Any] = {"max_t": 2, "domain": case.domain, "guarantee": "certified", "attack": 0}
+    seen = 0
+    for number in (3, 5, 7):
+        steps.clear()
+        folder, limit = tmp_path / str(number), number
+        stop = partial(lambda most: sum(steps.values()) > most, limit)
+        l0tre.evaluate(case.network, case.image[None], [case.label], out=folder, stop=stop, **options)
+        run = open_run(folder)
+        seen += sum(proof.proved > 0 and not proof.boxed for proof in run.load_state().proofs.values())
+        run.close()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(route, "CELL_PATIENCE", patience)
+            result = l0tre.resume(folder, case.network)
+        assert result.finished
+        assert result.images[0].lower == min(distance - 1, 2)
+    assert seen > 0
+
+
+@pytest.mark.parametrize("recipe", [FLAT, DEEP])
+def test_certificates_are_made_of_cells(recipe: Recipe, tmp_path: Path, steps: Counter[tuple[str, int]]) -> None:
+    case = balanced(recipe, 3, 2, 0.0, by=0.2)
+    verdict = l0tre.verify(
+        case.network, case.image, case.label, radius=2, domain=case.domain, certificate=tmp_path / "a.l0cert"
+    )
+    assert verdict.answer == "safe"
+    assert {kind for kind, _ in steps} == {"cells"}
+    l0tre.check(l0tre.read_certificate(tmp_path / "a.l0cert"), case.network, case.image, case.domain)
+    again = l0tre.verify(case.network, case.image, case.label, radius=2, domain=case.domain)
+    assert again.answer == "safe"
+    if not recipe.hidden:
+        assert steps["clusters", 2] > 0
+
+
+def test_levels_that_clusters_can_prove(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three pixels only where the scores follow the windows, and only so many sets; a block of images likewise."""
+    flat, deep = (prover_of(make_case(recipe, 0, unit=True)) for recipe in (FLAT, DEEP))
+    assert [flat.can_cluster(t) for t in (1, 2, 3, 4)] == [True, True, True, False]
+    assert [deep.can_cluster(t) for t in (1, 2, 3)] == [True, True, False]
+    monkeypatch.setattr(prover_module, "CLUSTER_SETS", 66)
+    assert [flat.can_cluster(t) for t in (1, 2, 3)] == [True, True, False]
+    assert flat.block(2, clusters=True) == 1
+    monkeypatch.setattr(prover_module, "IMAGES", {"cpu": 64})
+    monkeypatch.setattr(prover_module, "BLOCK_SETS", 660)
+    assert flat.block(2, clusters=True) == 10
+    assert flat.block(3, clusters=True) == 3
+    assert prover_of(planted((1, 2), (0.9, 0.1), (2, 3, 3))).can_cluster(2)
+    assert not prover_of(random_case(0)).can_cluster(1)  # a network on vectors

@@ -113,11 +113,10 @@ class Prover:
         proofs: Sequence[Proof | None],
         hints: Sequence[Tensor | None],
         *,
-        clusters: bool = False,
         sums: bool = False,
         pulse: Callable[[], None] = lambda: None,
-    ) -> Search | ClusterSearch:
-        """Begin or go on with a level.
+    ) -> Search:
+        """Begin or go on with a level, by cells.
 
         Args:
             t: Number of groups that change.
@@ -125,8 +124,6 @@ class Prover:
             labels: int64 ``[images]``.
             proofs: What is kept of each image's proof at this level.
             hints: For each image what a search at level ``t - 1`` learnt, see ``Search.lessons``.
-            clusters: Whether to search by clusters; for levels that :meth:`can_cluster`, and proofs that are not begun
-                or ``boxed``.
             sums: Whether sets may be proved by sums (see ``additive``): not for certificates, whose nodes must each
                 stand on their own.
             pulse: Called while nodes are bounded; may raise ``Halted`` to end a step without a result.
@@ -134,24 +131,49 @@ class Prover:
         Returns:
             The search.
         """
-        tables = 0 if clusters else self.memory // TABLE_SHARE
-        scene = replace(make_scene(self.plan, self.tree, self.domain, images, labels, t, tables), pulse=pulse)
-        search: Search | ClusterSearch
-        if clusters:
-            assert self.local is not None
-            search = ClusterSearch(make_ground(self.local, scene, self.memory // 4), self.domain, self.batcher, t)
-        else:
-            search = Search(scene, self.domain, self.batcher, t, self.memory // 2)
-            if sums:
-                search.allow_sums()
-        device = self.plan.device
+        scene = make_scene(self.plan, self.tree, self.domain, images, labels, t, self.memory // TABLE_SHARE)
+        search = Search(replace(scene, pulse=pulse), self.domain, self.batcher, t, self.memory // 2)
+        if sums:
+            search.allow_sums()
         for row, (proof, hint) in enumerate(zip(proofs, hints, strict=True)):
             if proof is None:
                 search.begin(row)
             else:
                 search.go_on(row, proof.fronts)
-            if hint is not None and isinstance(search, Search):
-                search.hints[row] = hint.to(device)
+            if hint is not None:
+                search.hints[row] = hint.to(self.plan.device)
+        return search
+
+    def search_clusters(
+        self,
+        t: int,
+        images: Tensor,
+        labels: Tensor,
+        proofs: Sequence[Proof | None],
+        *,
+        pulse: Callable[[], None] = lambda: None,
+    ) -> ClusterSearch:
+        """Begin or go on with a level that :meth:`can_cluster`, by clusters.
+
+        Args:
+            t: See :meth:`search`.
+            images: Likewise.
+            labels: Likewise.
+            proofs: Likewise, none or ``boxed`` ones.
+            pulse: Likewise.
+
+        Returns:
+            The search.
+        """
+        assert self.local is not None
+        scene = make_scene(self.plan, self.tree, self.domain, images, labels, t, 0)
+        ground = make_ground(self.local, replace(scene, pulse=pulse), self.memory // 4)
+        search = ClusterSearch(ground, self.domain, self.batcher, t)
+        for row, proof in enumerate(proofs):
+            if proof is None:
+                search.begin(row)
+            else:
+                search.go_on(row, proof.fronts)
         return search
 
 

@@ -109,8 +109,12 @@ class _Level:
             if time.monotonic() - step_began > HALT_SECONDS and book.halted():
                 raise Halted
 
-        sums = self.on_proved is None
-        search = self.prover.search(self.t, images, labels, kept, hints, clusters=clusters, sums=sums, pulse=pulse)
+        search: AnySearch
+        if clusters:
+            search = self.prover.search_clusters(self.t, images, labels, kept, pulse=pulse)
+        else:
+            sums = self.on_proved is None
+            search = self.prover.search(self.t, images, labels, kept, hints, sums=sums, pulse=pulse)
         proofs = [proof or Proof(self.t, Fraction(0), search.total) for proof in kept]
         while search.open():
             step_began = time.monotonic()

@@ -158,8 +158,8 @@ def _losses(ground: Ground, images: Tensor, cells: Tensor, halvings: int) -> Ten
     for row, image in enumerate(images.tolist()):
         nodes = _halved(full_boxes(ground, image, cells), halvings)
         change = least(lower_forms(ground, nodes)) - scene.margins[image]
-        # Not a number must not vanish in a minimum: it becomes a change that proves nothing.
-        change = change.nan_to_num(nan=-torch.inf)
+        # What is not a number must not vanish in a minimum: it becomes a change that proves nothing.
+        change = torch.where(torch.isfinite(change), change, -torch.inf)
         result[row] = change.view(2**halvings, *result.shape[1:]).amin(0)
     return result
 

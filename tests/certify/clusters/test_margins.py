@@ -1,0 +1,150 @@
+"""Lower bounds of margins: below them everywhere, equal to them in a point, sums only where effects add up."""
+
+import itertools
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from l0tre.certify.clusters.forms import least
+from l0tre.certify.clusters.margins import lower_forms, near_pixels
+from l0tre.certify.nodes import Nodes, join
+from l0tre.certify.support import NONLINEAR
+from l0tre.model.graph import Graph, run
+from tests.certify.clusters.cases import (
+    RECIPES,
+    cluster_search,
+    directions,
+    ground_of,
+    make_case,
+    margins_at,
+    pixel_sets,
+    random_boxes,
+    several,
+    values_of,
+)
+
+SETS = 24
+
+
+@pytest.mark.parametrize("t", [1, 2, 3])
+@pytest.mark.parametrize("name", RECIPES)
+def test_forms_are_below_the_margins_and_meet_them_in_points(name: str, t: int) -> None:
+    case, generator = make_case(RECIPES[name], t), torch.Generator().manual_seed(t)
+    ground = ground_of(case, t, 3)
+    sets = pixel_sets(ground, t, random.Random(t), SETS)
+    assert len(sets) == SETS or t == 1
+    boxes, points = random_boxes(ground, sets, generator), random_boxes(ground, sets, generator, 0.0)
+    both = lower_forms(ground, join([boxes, points]))
+    forms, meeting = both[: len(sets)], both[len(sets) :]
+    u = directions(forms.shape[2] - 1, generator)
+    truth = margins_at(case, ground, boxes, u)
+    lower = values_of(forms.transpose(1, 2), u)
+    assert bool((lower <= truth + 1e-9).all()), f"{(lower - truth).max()} above the margin"
+    assert bool((least(forms) <= truth.amin(1) + 1e-9).all())
+    exact = margins_at(case, ground, points, u[-1:])[:, 0]
+    assert torch.allclose(least(meeting), exact, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("t", [1, 3])
+@pytest.mark.parametrize("name", RECIPES)
+def test_gaps_close_as_boxes_shrink(name: str, t: int) -> None:
+    case, widths = make_case(RECIPES[name], 3), (1.0, 0.1, 1e-3, 1e-6)
+    ground = ground_of(case, t, 2)
+    sets = pixel_sets(ground, t, random.Random(t), 12)
+    u = directions(t * case.domain.members.shape[1], torch.Generator().manual_seed(0))
+    nodes = join([random_boxes(ground, sets, torch.Generator().manual_seed(0), width) for width in widths])
+    gaps = margins_at(case, ground, nodes, u).amin(1) - least(lower_forms(ground, nodes))
+    assert float(gaps.min()) > -1e-9
+    gaps = gaps.view(len(widths), -1)
+    assert all(float(gap.max()) < 40 * width for gap, width in zip(gaps, widths, strict=True))
+    mean = gaps.mean(1)
+    assert bool((mean[1:] <= mean[:-1] + 1e-9).all())
+
+
+def changed(graph: Graph, image: Tensor, values: Tensor, *sets: Tensor) -> Tensor:
+    """What a graph gives for copies of an image; each set has one pixel for each copy, which takes its new value."""
+    inputs = image.flatten(1).repeat(len(sets[0]), 1, 1)
+    for pixels in sets:
+        inputs[torch.arange(len(pixels)), :, pixels] = values[pixels]
+    return run(graph, inputs.view(-1, *image.shape)).flatten(1)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_effects_of_pixels_that_are_not_near_add_up(name: str) -> None:
+    """All pairs of pixels; and those that are near by one do disturb each other somewhere."""
+    generator, together = torch.Generator().manual_seed(0), 0
+    for seed, size in ((0, 1.0), (1, 8.0)):
+        case = make_case(RECIPES[name], seed, unit=True)
+        local = ground_of(case, 1, 1).local
+        channels, height, width = case.image.shape
+        graph, image = Graph(local.plan.graph.nodes[: local.plan.tail]), case.image.double()
+        first, second = torch.tensor(list(itertools.combinations(range(height * width), 2))).T
+        near = near_pixels(local, first, second)
+        assert bool((near == near_pixels(local, second, first)).all())
+        down, right = (first // width - second // width).abs(), (first % width - second % width).abs()
+        furthest = near & (down == local.sight[0] - 1) & (right == local.sight[1] - 1)
+        values = size * torch.randn(height * width, channels, generator=generator, dtype=torch.float64)
+        one, other, both = (changed(graph, image, values, *sets) for sets in ((first,), (second,), (first, second)))
+        disturbed = (both - one - other + run(graph, image[None]).flatten(1)).abs().amax(1)
+        assert bool((disturbed[~near] < 1e-9).all())
+        together += int((disturbed[furthest] > 1e-6).sum())
+    if local.sight != (1, 1) and name != "skipping":
+        assert together > 0, "the sight is larger than it needs to be"
+
+
+@pytest.mark.parametrize("name", ["padded pool", "smooth", "two hidden", "hidden, colours"])
+def test_rounding_errors_of_every_layer_lower_the_bounds(name: str) -> None:
+    case = make_case(RECIPES[name], 1)
+    ground = ground_of(case, 2, 2)
+    nodes = random_boxes(ground, pixel_sets(ground, 2, random.Random(0), SETS), torch.Generator().manual_seed(0))
+    bounds = least(lower_forms(ground, nodes))
+    sources = {node.inputs[0] for node in ground.local.plan.graph.nodes if node.op in NONLINEAR}
+    assert len(sources) > 1
+    for source in sources:
+        slack = tuple(0.3 if place == source else error for place, error in enumerate(ground.local.slack))
+        loose = replace(ground, local=replace(ground.local, slack=slack))
+        assert float((least(lower_forms(loose, nodes)) - bounds).min()) < -1e-3
+
+
+@pytest.mark.parametrize("name", ["padded pool", "stride, colours", "narrow kernels", "two hidden", "hidden, colours"])
+def test_the_order_of_pixels_and_images_is_without_effect(name: str) -> None:
+    case, generator = make_case(RECIPES[name], 2), torch.Generator().manual_seed(1)
+    ground = ground_of(case, 3, 4)
+    nodes = random_boxes(ground, pixel_sets(ground, 3, random.Random(0), SETS), generator)
+    bounds = least(lower_forms(ground, nodes))
+    assert nodes.low is not None
+    assert nodes.high is not None
+    order = torch.tensor([2, 0, 1])
+    turned = Nodes(nodes.image, nodes.cells[:, order], nodes.low[:, order], nodes.high[:, order], nodes.depth)
+    assert torch.allclose(least(lower_forms(ground, turned)), bounds, rtol=0, atol=1e-11)
+    rows = torch.randperm(len(nodes), generator=generator)
+    assert torch.allclose(least(lower_forms(ground, nodes.pick(rows))), bounds[rows], rtol=0, atol=1e-11)
+    small = ground_of(case, 3, 4, memory=1)
+    assert torch.allclose(least(lower_forms(small, nodes)), bounds, rtol=0, atol=1e-11)
+    images, labels = several(case, 4)
+    for image in range(4):
+        alone = cluster_search(case, 3, images[image : image + 1], labels[image : image + 1]).ground
+        own = nodes.image == image
+        moved = nodes.pick(own)
+        moved = Nodes(torch.zeros_like(moved.image), moved.cells, moved.low, moved.high, moved.depth)
+        assert torch.allclose(least(lower_forms(alone, moved)), bounds[own], rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("name", ["plain", "padded pool", "smooth", "one hidden", "hidden, colours"])
+def test_boxes_that_are_no_numbers_have_no_finite_bound(name: str, value: float) -> None:
+    case, generator = make_case(RECIPES[name], 0), torch.Generator().manual_seed(1)
+    ground = ground_of(case, 2, 1)
+    nodes = random_boxes(ground, pixel_sets(ground, 2, random.Random(0), 20), generator)
+    assert nodes.low is not None
+    assert nodes.high is not None
+    for part in (nodes.low, nodes.high):
+        wrong = part.clone()
+        wrong[:, 0, 0] = value
+        broken = Nodes(nodes.image, nodes.cells, wrong if part is nodes.low else nodes.low, nodes.high, nodes.depth)
+        if part is nodes.high:
+            broken = Nodes(nodes.image, nodes.cells, nodes.low, wrong, nodes.depth)
+        assert not bool(torch.isfinite(least(lower_forms(ground, broken))).all(1).any())

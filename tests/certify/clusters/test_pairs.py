@@ -1,0 +1,110 @@
+"""Pairs of pixels from single ones and a rest: the forms that the pair has when it is carried as one."""
+
+import itertools
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+
+from l0tre.certify.clusters.forms import Forms
+from l0tre.certify.clusters.margins import Ground, box_items, carry_items
+from l0tre.certify.clusters.pairs import Singles, add_forms, make_singles, pair_forms
+from l0tre.certify.nodes import join
+from tests.certify.clusters.cases import (
+    RECIPES,
+    directions,
+    features_at,
+    ground_of,
+    make_case,
+    pixel_sets,
+    values_of,
+    whole_boxes,
+)
+
+
+def singles_of(ground: Ground, images: torch.Tensor) -> tuple[Singles, dict[int, int]]:
+    """All pixels alone, and the number of each."""
+    slots = ground.scene.slot_of_pixel
+    assert slots is not None
+    pixels = (slots >= 0).nonzero()[:, 0].tolist()
+    nodes = join([whole_boxes(ground, [(pixel,) for pixel in pixels], image) for image in images.tolist()])
+    return make_singles(ground, images, box_items(ground, nodes)), {pixel: row for row, pixel in enumerate(pixels)}
+
+
+def found_pairs(ground: Ground, singles: Singles, pairs: torch.Tensor) -> Forms:
+    """Forms of all pairs in all images, ``[images * pairs, ...]``; each is given exactly once."""
+    seen: Counter[tuple[int, int]] = Counter()
+    shape = (len(singles.images), len(pairs), 2 * singles.head.centre.shape[2] - 1, singles.head.centre.shape[3])
+    centre, radius = (torch.full(shape, torch.nan, dtype=torch.float64) for _ in range(2))
+    for image, which, forms in pair_forms(ground, singles, pairs):
+        seen.update(zip(image.tolist(), which.tolist(), strict=True))
+        centre[image, which], radius[image, which] = forms.centre, forms.radius
+    assert seen == Counter(itertools.product(range(shape[0]), range(shape[1])))
+    return Forms(centre.flatten(0, 1), radius.flatten(0, 1))
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_pairs_have_the_forms_of_the_whole(name: str) -> None:
+    """In every arrangement, first and second pixel in either order, for some of the images in another order."""
+    case, generator = make_case(RECIPES[name], 2 + len(name) % 3), torch.Generator().manual_seed(0)
+    ground, images = ground_of(case, 2, 3), torch.tensor([2, 0])
+    singles, number = singles_of(ground, images)
+    sets = pixel_sets(ground, 2, random.Random(0), 40)
+    found = found_pairs(ground, singles, torch.tensor([[number[a], number[b]] for a, b in sets]))
+    nodes = join([whole_boxes(ground, sets, image) for image in images.tolist()])
+    whole = carry_items(ground, box_items(ground, nodes))
+    assert torch.allclose(found.centre, whole.centre, rtol=0, atol=1e-9)
+    assert torch.allclose(found.radius, whole.radius, rtol=0, atol=1e-9)
+    u = directions(found.centre.shape[1] - 1, generator)
+    truth, centre, radius = features_at(ground, nodes, u), values_of(found.centre, u), values_of(found.radius, u)
+    assert bool(((truth >= centre - radius - 1e-9) & (truth <= centre + radius + 1e-9)).all())
+
+
+@pytest.mark.parametrize("name", ["stride", "padded pool", "smooth", "two hidden", "hidden, colours"])
+def test_rounding_errors_count_as_in_the_whole(name: str) -> None:
+    """Of neighbours: a box around others holds neurons that see neither of the two, which pairs do not pay for."""
+    case = make_case(RECIPES[name], 1)
+    ground, columns = ground_of(case, 2, 2), case.image.shape[2]
+    slack = tuple(0.2 for _ in ground.local.slack)
+    ground = replace(ground, local=replace(ground.local, slack=slack))
+    singles, number = singles_of(ground, torch.tensor([0, 1]))
+    sets = [
+        (a, a + step) for a in number for step in (1, columns) if a + step in number and (step > 1 or (a + 1) % columns)
+    ]
+    found = found_pairs(ground, singles, torch.tensor([[number[a], number[b]] for a, b in sets]))
+    nodes = join([whole_boxes(ground, sets, image) for image in (0, 1)])
+    whole = carry_items(ground, box_items(ground, nodes))
+    assert torch.allclose(found.centre, whole.centre, rtol=0, atol=1e-9)
+    assert torch.allclose(found.radius, whole.radius, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["stride", "padded pool", "two hidden", "hidden, colours"])
+def test_batches_of_one_give_the_same(name: str) -> None:
+    case = make_case(RECIPES[name], 1)
+    ground, images = ground_of(case, 2, 2), torch.tensor([0, 1])
+    singles, number = singles_of(ground, images)
+    pairs = torch.tensor([[number[a], number[b]] for a, b in pixel_sets(ground, 2, random.Random(1), 12)])
+    many, one = found_pairs(ground, singles, pairs), found_pairs(ground_of(case, 2, 2, memory=1), singles, pairs)
+    assert torch.allclose(many.centre, one.centre, rtol=0, atol=1e-12)
+    assert torch.allclose(many.radius, one.radius, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["skipping", "padded pool", "stride, colours", "hidden, stride"])
+def test_single_pixels_are_carried_as_ever(name: str) -> None:
+    case = make_case(RECIPES[name], 2)
+    ground, images = ground_of(case, 1, 2), torch.tensor([1, 0])
+    singles, number = singles_of(ground, images)
+    nodes = join([whole_boxes(ground, [(pixel,) for pixel in number], image) for image in images.tolist()])
+    alone = carry_items(ground, box_items(ground, nodes))
+    for part, own in ((singles.head.centre, alone.centre), (singles.head.radius, alone.radius)):
+        assert torch.allclose(part.flatten(0, 1), own, rtol=0, atol=1e-12)
+    assert list(pair_forms(ground, singles, torch.zeros(0, 2, dtype=torch.int64))) == []
+
+
+def test_sums_keep_variables_apart() -> None:
+    first, second = torch.randn(2, 3, 4, dtype=torch.float64), torch.randn(2, 2, 4, dtype=torch.float64)
+    total = add_forms(first, second)
+    u = directions(3, torch.Generator().manual_seed(0))
+    assert torch.allclose(values_of(total, u), values_of(first, u[:, :2]) + values_of(second, u[:, 2:]))
