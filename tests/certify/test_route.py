@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from l0tre.certify import route
 from l0tre.certify.clusters import search as clusters_module
 from l0tre.certify.clusters.search import ClusterSearch
 from l0tre.certify.search import Search
+from l0tre.domain import make_domain
 from l0tre.errors import ConfigError, ModelError
 from l0tre.store import open_run
 from tests.certify.clusters.cases import RELU, Recipe, balanced, conv, make_case, prover_of
@@ -312,3 +314,8 @@ def test_levels_that_clusters_can_prove(monkeypatch: pytest.MonkeyPatch) -> None
     assert flat.block(3, clusters=True) == 3
     assert prover_of(planted((1, 2), (0.9, 0.1), (2, 3, 3))).can_cluster(2)
     assert not prover_of(random_case(0)).can_cluster(1)  # a network on vectors
+    colours = make_case(Recipe((3, 3, 4), (conv(2, 2), RELU)), 0, unit=True)
+    assert prover_of(colours).can_cluster(2)
+    for groups in ("feature", torch.arange(12).view(3, 4) // 2):  # channels apart, two pixels together
+        domain = make_domain((3, 3, 4), groups=groups)
+        assert not prover_of(replace(colours, domain=domain)).can_cluster(1)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from l0tre.certify.clusters import search as search_module
 from l0tre.certify.clusters import survey as survey_module
+from l0tre.certify.clusters.margins import Ground, lower_forms
 from l0tre.certify.clusters.search import ClusterSearch
 from l0tre.certify.nodes import Nodes, split_boxes
 from l0tre.certify.scene import Halted
@@ -328,6 +329,19 @@ def test_weights_that_are_no_numbers_prove_nothing(name: str, value: float) -> N
                 search.batch = 30
                 proved = sum((search.step().shares.get(0, Fraction(0)) for _ in range(2)), Fraction(0))
                 assert proved == 0
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_bounds_that_are_no_numbers_prove_nothing(value: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(ground: Ground, nodes: Nodes) -> Tensor:
+        forms = lower_forms(ground, nodes).clone()
+        forms[:, 0, 0] = value
+        return forms
+
+    monkeypatch.setattr(search_module, "lower_forms", broken)
+    search = cluster_search(balanced(RECIPES["plain"], 0, 1, 0.0, by=5.0), 1)
+    search.batch = 4
+    assert sum((search.step().shares.get(0, Fraction(0)) for _ in range(2)), Fraction(0)) == 0
 
 
 def test_a_search_that_lost_a_box_is_never_done(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from l0tre.certify.clusters import survey as survey_module
+from l0tre.certify.clusters.forms import Forms
 from l0tre.certify.clusters.margins import Ground, lower_forms, near_pixels
 from l0tre.certify.clusters.survey import Found, full_boxes, sets_of, survey
 from l0tre.certify.nodes import Nodes, shares
@@ -256,3 +257,16 @@ def test_a_bound_that_is_no_number_proves_nothing(t: int, value: float, monkeypa
         pixels = ground.scene.members[torch.tensor(far) - ground.scene.tree.slots][:, :, 0]
         near = near_pixels(ground.local, pixels[:, 0], pixels[:, 1]).tolist()
         assert all(cells in sets or close for cells, close in zip(far, near, strict=True))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_margins_that_are_no_numbers_prove_no_pairs(value: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: Ground, image: torch.Tensor, forms: Forms) -> torch.Tensor:
+        lower = torch.zeros(len(image), 2, forms.centre.shape[1], dtype=torch.float64)
+        lower[..., 0] = value
+        return lower
+
+    ground, found = start(balanced(DEEP["hidden"], 0, 2, 0.0, by=5.0), 2)
+    assert found.proved[0] > 0
+    monkeypatch.setattr(survey_module, "behind", broken)
+    assert survey(ground, torch.tensor([0]), 2).proved == [0]
