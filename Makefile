@@ -20,7 +20,7 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY)  ## evaluate the bundled network on real digits and write runs/demo/report.html
 	rm -rf runs/demo
-	$(BIN)/l0tre evaluate sdnn mnist5k --resize --shuffle --limit 20 --max-t 2 --attack 300 --time-budget 90 --out runs/demo
+	$(BIN)/l0tre evaluate sdnn mnist5k --resize --shuffle --limit 20 --max-t 2 --time-budget 90 --out runs/demo
 
 test: lint types unit  ## lint, type-check, run the tests
 

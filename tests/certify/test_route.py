@@ -21,7 +21,8 @@ from l0tre.certify.search import Search
 from l0tre.domain import make_domain
 from l0tre.errors import ConfigError, ModelError
 from l0tre.store import open_run
-from tests.certify.clusters.cases import RELU, Recipe, balanced, conv, make_case, prover_of
+from tests.certify.clusters.cases import balanced, make_case, prover_of
+from tests.certify.clusters.recipes import RELU, Recipe, conv
 from tests.certify.oracle import exact_distance
 from tests.certify.random_networks import planted, random_case
 
@@ -202,7 +203,7 @@ def test_other_networks_are_handed_over_when_cells_cost_too_much(
 
 
 @pytest.mark.parametrize(
-    ("recipe", "t", "batches"), [(FLAT, 1, 2), (FLAT, 2, 1), (FLAT, 3, 20), (DEEP, 1, 5), (DEEP, 2, 4), (DEEP, 3, 1)]
+    ("recipe", "t", "batches"), [(FLAT, 1, 2), (FLAT, 2, 1), (FLAT, 3, 40), (DEEP, 1, 5), (DEEP, 2, 4), (DEEP, 3, 1)]
 )
 def test_a_run_that_stops_inside_a_proof_by_clusters_goes_on(
     recipe: Recipe,
@@ -279,7 +280,7 @@ def test_a_proof_that_cells_began_is_theirs_or_begins_anew(
         run.close()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(route, "CELL_PATIENCE", patience)
-            result = l0tre.resume(folder, case.network)
+            result = l0tre.resume(folder, case.network, time_budget=20.0)
         assert result.finished
         assert result.images[0].lower == min(distance - 1, 2)
     assert seen > 0

@@ -9,7 +9,8 @@ from torch import nn
 
 from l0tre.domain import make_domain
 from l0tre.model.graph import Graph, GraphBuilder, run
-from tests.certify.clusters.cases import Recipe, free_domain, make_case
+from tests.certify.clusters.cases import free_domain, make_case
+from tests.certify.clusters.recipes import Recipe
 from tests.certify.proving import as_network
 from tests.certify.random_networks import Case
 

@@ -12,23 +12,16 @@ from l0tre.certify.plan import make_plan
 from l0tre.domain import make_domain
 from l0tre.model.graph import Graph, GraphBuilder
 from tests.certify.clusters.cases import (
-    DEEP,
-    FLAT,
-    RECIPES,
-    RELU,
-    Recipe,
-    build,
-    conv,
     directions,
     features_at,
     ground_of,
     make_case,
     nodes_of,
     pixel_sets,
-    pool,
     random_boxes,
     values_of,
 )
+from tests.certify.clusters.recipes import DEEP, FLAT, RECIPES, RELU, Recipe, build, conv, pool
 from tests.certify.proving import layer_values
 
 # By hand: kernels, strides and dilations of the layers.
@@ -130,7 +123,7 @@ def test_nothing_changes_outside_the_windows(name: str) -> None:
     assert reached > 100
 
 
-@pytest.mark.parametrize("t", [1, 2, 3])
+@pytest.mark.parametrize("t", [1, 3])
 @pytest.mark.parametrize("name", RECIPES)
 def test_carried_forms_hold_on_both_sides(name: str, t: int) -> None:
     """All pixels of a set as one item, however far apart: from below and from above."""

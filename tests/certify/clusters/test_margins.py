@@ -14,7 +14,6 @@ from l0tre.certify.nodes import Nodes, join
 from l0tre.certify.support import NONLINEAR
 from l0tre.model.graph import Graph, run
 from tests.certify.clusters.cases import (
-    RECIPES,
     cluster_search,
     directions,
     ground_of,
@@ -25,8 +24,9 @@ from tests.certify.clusters.cases import (
     several,
     values_of,
 )
+from tests.certify.clusters.recipes import RECIPES
 
-SETS = 24
+SETS = 18
 
 
 @pytest.mark.parametrize("t", [1, 2, 3])
@@ -48,9 +48,9 @@ def test_forms_are_below_the_margins_and_meet_them_in_points(name: str, t: int) 
     assert torch.allclose(least(meeting), exact, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("t", [1, 3])
 @pytest.mark.parametrize("name", RECIPES)
-def test_gaps_close_as_boxes_shrink(name: str, t: int) -> None:
+def test_gaps_close_as_boxes_shrink(name: str) -> None:
+    t = 1 + len(name) % 3
     case, widths = make_case(RECIPES[name], 3), (1.0, 0.1, 1e-3, 1e-6)
     ground = ground_of(case, t, 2)
     sets = pixel_sets(ground, t, random.Random(t), 12)
@@ -109,7 +109,7 @@ def test_rounding_errors_of_every_layer_lower_the_bounds(name: str) -> None:
         assert float((least(lower_forms(loose, nodes)) - bounds).min()) < -1e-3
 
 
-@pytest.mark.parametrize("name", ["padded pool", "stride, colours", "narrow kernels", "two hidden", "hidden, colours"])
+@pytest.mark.parametrize("name", ["padded pool", "narrow kernels", "hidden, colours"])
 def test_the_order_of_pixels_and_images_is_without_effect(name: str) -> None:
     case, generator = make_case(RECIPES[name], 2), torch.Generator().manual_seed(1)
     ground = ground_of(case, 3, 4)

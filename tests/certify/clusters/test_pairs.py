@@ -13,7 +13,6 @@ from l0tre.certify.clusters.margins import Ground, box_items, carry_items
 from l0tre.certify.clusters.pairs import Singles, add_forms, make_singles, pair_forms
 from l0tre.certify.nodes import join
 from tests.certify.clusters.cases import (
-    RECIPES,
     directions,
     features_at,
     ground_of,
@@ -22,6 +21,7 @@ from tests.certify.clusters.cases import (
     values_of,
     whole_boxes,
 )
+from tests.certify.clusters.recipes import RECIPES
 
 
 def singles_of(ground: Ground, images: torch.Tensor) -> tuple[Singles, dict[int, int]]:

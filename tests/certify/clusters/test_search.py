@@ -21,22 +21,17 @@ from l0tre.certify.scene import Halted
 from l0tre.errors import ModelError
 from l0tre.model.graph import Graph
 from tests.certify.clusters.cases import (
-    RELU,
-    TANH,
-    Recipe,
     Verdict,
     balanced,
     cluster_search,
-    conv,
     decide,
-    leaky,
     make_case,
-    pool,
     prover_of,
     several,
     share_left,
 )
 from tests.certify.clusters.planted import PLANTED, PLANTED_DEPTHS, planted_windows, tied
+from tests.certify.clusters.recipes import RELU, TANH, Recipe, conv, leaky, pool
 from tests.certify.oracle import dense_minimum, exact_distance, exact_minimum
 from tests.certify.proving import as_network, true_margins
 from tests.certify.random_networks import Case
@@ -50,9 +45,8 @@ RECIPES = {
     "two hidden": Recipe((1, 4, 4), (conv(2, 2), leaky(0.3)), (4, 3)),
     "dense": Recipe((1, 3, 4), (), (5,)),
 }
-LEVELS = [
-    (name, t) for name, recipe in RECIPES.items() for t in ((1, 2) if recipe.hidden or name == "pool" else (1, 2, 3))
-]
+LEVELS = [("plain", 1), ("plain", 2), ("stride", 2), ("stride", 3), ("pool", 2), ("colours", 2), ("colours", 3)]
+LEVELS += [("hidden", 1), ("two hidden", 1), ("two hidden", 2), ("dense", 2)]
 GAPS = (-0.02, 0.001, 0.02, 0.8)  # the smallest margin that corners and some points show
 
 
@@ -101,8 +95,7 @@ def test_verdicts_are_those_of_the_oracle_and_of_cells(name: str, t: int) -> Non
     assert answers == {"safe", "unsafe"}
 
 
-@pytest.mark.parametrize("t", [1, 2])
-@pytest.mark.parametrize("hidden", [(), (4,)])
+@pytest.mark.parametrize(("t", "hidden"), [(2, ()), (1, (4,))])
 def test_smooth_networks_are_safe_only_where_nothing_is_found(t: int, hidden: tuple[int, ...]) -> None:
     recipe = Recipe((1, 4, 4), (conv(2, 2), TANH), hidden, TANH)
     safe = 0
@@ -204,7 +197,7 @@ def test_a_search_goes_on_from_what_is_left(name: str, t: int, monkeypatch: pyte
     assert number >= 2
 
 
-@pytest.mark.parametrize(("name", "t"), [("plain", 1), ("stride", 2), ("plain", 3), ("hidden", 1), ("two hidden", 2)])
+@pytest.mark.parametrize(("name", "t"), [("plain", 1), ("stride", 2), ("stride", 3), ("two hidden", 2)])
 def test_a_halt_at_any_call_loses_nothing(name: str, t: int) -> None:
     case = balanced(RECIPES[name], 2, t, 0.0, by=0.02)
     calls, limit = itertools.count(1), 0
@@ -214,7 +207,7 @@ def test_a_halt_at_any_call_loses_nothing(name: str, t: int) -> None:
             raise Halted
 
     halts = 0
-    for limit in (1, 2, 3, 6, 12, 24):
+    for limit in (1, 2, 4, 8, 16):
         calls = itertools.count(1)
         search = cluster_search(case, t, memory={1: 1, 2: 2**15, 3: 2**20}[t], pulse=pulse)
         search.batch = 40
@@ -227,7 +220,7 @@ def test_a_halt_at_any_call_loses_nothing(name: str, t: int) -> None:
             assert not step.candidates
             halts += before <= limit < next(calls)
         assert proved == search.total
-    assert halts >= 4
+    assert halts >= 3
 
 
 @pytest.mark.parametrize(("name", "t"), [("plain", 2), ("two hidden", 2)])
@@ -275,7 +268,7 @@ def test_a_planted_change_is_found_and_nothing_less(name: str, deep: bool) -> No
     spots, sight, stride = PLANTED[name]
     t = len({place for spot in spots for place, _ in spot})
     case = planted_windows(spots, sight, stride=stride, deep=deep)
-    for level in range(1, t + 1):
+    for level in range(max(1, t - 1), t + 1):
         found = decide(cluster_search(case, level), 1000)
         assert found.answer == ("unsafe" if level == t else "safe")
         if found.answer == "unsafe":

@@ -13,24 +13,18 @@ from l0tre.certify.clusters.margins import Ground, lower_forms, near_pixels
 from l0tre.certify.clusters.survey import Found, full_boxes, sets_of, survey
 from l0tre.certify.nodes import Nodes, shares
 from tests.certify.clusters.cases import (
-    RELU,
-    SIGMOID,
-    TANH,
-    Recipe,
     all_cells,
     balanced,
     cluster_search,
-    conv,
     directions,
     every_set,
     inputs_at,
-    leaky,
     margins_at,
-    pool,
     several,
     whole_boxes,
 )
 from tests.certify.clusters.planted import PLANTED, PLANTED_DEPTHS, planted_windows, tied
+from tests.certify.clusters.recipes import RELU, SIGMOID, TANH, Recipe, conv, leaky, pool
 from tests.certify.random_networks import Case
 
 FLAT = {
