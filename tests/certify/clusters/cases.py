@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ from tests.certify.proving import as_network, layer_values, settled
 from tests.certify.random_networks import Case
 
 
+@cache
 def make_case(
     recipe: Recipe, seed: int, firmness: float | None = None, *, unit: bool = False, classes: int = 3
 ) -> Case:
@@ -228,6 +230,7 @@ def whole_boxes(ground: Ground, sets: Sequence[Sequence[int]], image: int = 0) -
     return nodes_of(ground, sets, torch.full((len(sets),), image), share)
 
 
+@cache
 def balanced(recipe: Recipe, seed: int, t: int, share: float, *, by: float = -1e-4, unit: bool = False) -> Case:
     """A case in which about a share of all sets of ``t`` pixels changes the decision; the rest mostly just does not.
 

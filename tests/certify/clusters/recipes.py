@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
@@ -39,9 +40,9 @@ TANH: Layer = ("tanh", {})
 SCALE: Layer = ("scale", {})  # drawn: a factor and a constant for each channel, the factors of both signs
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Recipe:
-    """A network: windows, then dense layers.
+    """A network: windows, then dense layers. Each recipe is itself only, so that what is built by it can be kept.
 
     Attributes:
         shape: Of the input, ``(C, H, W)``.
@@ -134,6 +135,7 @@ class _Builder:
         self.here = self.graph.add("linear", [self.here], tensors)
 
 
+@cache
 def build(recipe: Recipe, seed: int, classes: int = 3) -> Graph:
     """The network of a recipe with random weights."""
     builder = _Builder(recipe.shape, torch.Generator().manual_seed(seed))
