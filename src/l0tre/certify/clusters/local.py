@@ -15,7 +15,7 @@ from l0tre.exhaustive.crop import Box, convolve_window, shifted
 from l0tre.exhaustive.local import LocalPlan, Span, need, plan_local, spans
 from l0tre.model.graph import Node, run_node
 
-__all__ = ["Items", "Local", "Site", "carry", "dense", "item_bytes", "make_local", "stages"]
+__all__ = ["Items", "Local", "Site", "carry", "dense", "dense_values", "item_bytes", "make_local", "stages"]
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,15 @@ def item_bytes(local: Local, variables: int, size: tuple[int, int]) -> int:
     nodes = local.plan.graph.nodes
     windows = local.windows((0, 0), size)
     widest = max(nodes[place].shape[0] * box[0].size * box[1].size for place, box in enumerate(windows))
+    widest = max(widest, dense_values(local, windows[-1]) // 2)
     return 8 * widest * (8 * (1 + variables) + 16)
+
+
+def dense_values(local: Local, box: Box) -> int:
+    """How many numbers :func:`dense` holds for each column of one item."""
+    nodes = local.plan.graph.nodes
+    channels, features = nodes[local.plan.cut].shape[0], nodes[local.plan.tail - 1].shape[0]
+    return (channels + features) * box[0].size * box[1].size
 
 
 def carry(local: Local, scene: Scene, items: Items, heads: tuple[Tensor, Tensor]) -> Forms:
@@ -259,26 +267,31 @@ def _through(site: Site, place: int, node: Node, sources: Sequence[Forms]) -> Fo
 
 
 def dense(site: Site, forms: Forms, heads: tuple[Tensor, Tensor]) -> Forms:
-    """The dense layer, item by item grouped by place and kind of weights, so that these are fetched once."""
-    (kinds, weights), image, steps = heads, site.image, site.steps
+    """The dense layer: what every position of the windows adds, grouped by position, so that weights are read once."""
+    (kinds, weights), count = heads, len(site.image)
+    features = weights.shape[-1]
     if not forms.centre.numel():
-        return Forms(*(forms.centre.new_zeros(*forms.centre.shape[:2], weights.shape[-1]) for _ in range(2)))
+        return Forms(*(forms.centre.new_zeros(*forms.centre.shape[:2], features) for _ in range(2)))
     rows, columns, _ = site.places(site.local.plan.cut, site.windows[-1])
-    keys = (kinds[image] * 2**20 + steps[0]) * 2**20 + steps[1]
-    _, group = keys.unique(return_inverse=True)
-    slots = _in_groups(group)
-    first = slots[:, 0]
     # Outside the map any weight will do: there is no change.
-    chosen = weights[kinds[image[first]][:, None, None], rows[first], columns[first]]  # [groups, h, w, C, features]
-    matrix = chosen.permute(0, 3, 1, 2, 4).flatten(1, 3)
-    filled = slots >= 0
+    position = (kinds[site.image][:, None, None] * weights.shape[1] + rows) * weights.shape[2] + columns
+    position = position.flatten()  # [items * h * w]
+    slots = _in_groups(position.unique(return_inverse=True)[1])
+    filled, chosen = slots >= 0, slots.clamp(min=0)
+    matrix = weights.flatten(0, 2)[position[slots[:, 0]]]  # [groups, C, features]
+    area = len(position) // count
+    item, offset = chosen // area, chosen % area
+    where = torch.empty_like(position)  # the slot of each position of each item
+    where[slots[filled]] = filled.flatten().nonzero()[:, 0]
+    where = where.view(count, area)
     parts = []
     for part, factor in ((forms.centre, matrix), (forms.radius, matrix.abs())):
-        flat = part.flatten(2)[slots.clamp(min=0)]  # [groups, slots, 1 + variables, C * h * w]
-        product = torch.bmm(flat.flatten(1, 2), factor).view(*slots.shape, part.shape[1], -1)
-        result = product.new_empty(len(image), *product.shape[2:])
-        result[slots[filled]] = product[filled]
-        parts.append(result)
+        entries = part.flatten(3)[item, :, :, offset]  # [groups, slots, 1 + variables, C]
+        product = torch.bmm(entries.flatten(1, 2), factor).view(-1, part.shape[1] * features)
+        total = product[where[:, 0]]
+        for place in range(1, area):
+            total += product[where[:, place]]
+        parts.append(total.view(count, -1, features))
     return Forms(parts[0], parts[1])
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from l0tre.certify.clusters.forms import Forms, bend, pool
-from l0tre.certify.clusters.local import Items, Local, Site, dense, stages
+from l0tre.certify.clusters.local import Items, Local, Site, dense, dense_values, stages
 from l0tre.certify.clusters.margins import Ground
 from l0tre.certify.support import NONLINEAR
 from l0tre.exhaustive.crop import Box, convolve_window, shifted
@@ -149,7 +149,7 @@ class _Pattern:
     def item_bytes(self, columns: int) -> int:
         """Memory that one pair takes."""
         nodes = self.local.plan.graph.nodes
-        widest = 1
+        widest = max(1, dense_values(self.local, self.meets[-1]) // 2)
         for place, box in enumerate(self.meets):
             wider = nodes[place].op == "max_pool" and self.met(place)
             sizes = [need(nodes[place], span, axis).size if wider else span.size for axis, span in enumerate(box)]
