@@ -78,6 +78,7 @@ def test_an_observation_is_answered_by_the_intervals(three: tuple[int, int], two
     assert found["answer"] == answer
     assert ("settle" in found["because"]) == (answer == "open")
     assert "grid" in found["because"] or answer == "open"
+    assert found["estimates"].startswith("for it" if sum(three) > sum(two) else "against it: dnn-3 ")
 
 
 def test_depth_is_about_every_shallower_network() -> None:
@@ -88,6 +89,8 @@ def test_depth_is_about_every_shallower_network() -> None:
     worse = answer_observation(depth, radii(**{**others, "dnn_4": (0, 0), "dnn_5": (1, 3)}, dnn_7=(1, 1)))
     assert worse["answer"] == "does not hold"
     assert "dnn-4 - dnn-7: -1.000 to -1.000" in worse["because"]
+    assert worse["estimates"].startswith("against it: dnn-4 ")
+    assert "dnn-5" not in worse["estimates"]
     missing = answer_observation(depth, radii(dnn_1=(1, 1), dnn_7=(1, 1)))
     assert missing["answer"] == "not evaluated"
     assert "dnn-2" in missing["because"]

@@ -103,7 +103,7 @@ def summarise_case_four(out: str | Path) -> Summary:
         answers = [answer_observation(observation, comparison) for observation in OBSERVATIONS]
         tables = {
             "observations": [
-                {key: answer[key] for key in ("topic", "claim", "answer", "because")} for answer in answers
+                {key: answer[key] for key in ("topic", "claim", "answer", "estimates", "because")} for answer in answers
             ],
             "networks": _network_rows(comparison),
             "levels": level_rows(group),
@@ -131,20 +131,40 @@ def answer_observation(observation: Observation, comparison: Comparison) -> dict
         comparison: What is known.
 
     Returns:
-        ``topic``, ``claim``, ``answer`` and ``because``. The answer is ``holds`` if every order that the observation
-        needs is certain, ``does not hold`` if one of them is certainly otherwise, ``open`` if neither is known, and
-        ``not evaluated`` if a network is missing.
+        ``topic``, ``claim``, ``answer``, ``estimates`` and ``because``. The answer is ``holds`` if every order that the
+        observation needs is certain, ``does not hold`` if one of them is certainly otherwise, ``open`` if neither is
+        known, and ``not evaluated`` if a network is missing. ``estimates`` says what the middles of the bounds, which
+        the paper compares, seem to show; that is no proof.
     """
     known = {standing.network for standing in comparison.standings}
     missing = sorted({name for pair in observation.pairs for name in pair} - known)
     base = {"topic": observation.topic, "claim": observation.claim}
     if missing:
-        return {**base, "answer": "not evaluated", "because": f"there are no runs of {', '.join(missing)}"}
+        return {
+            **base,
+            "answer": "not evaluated",
+            "estimates": "",
+            "because": f"there are no runs of {', '.join(missing)}",
+        }
     pairs = [comparison.pair(better, worse) for better, worse in observation.pairs]
     against = [pair for pair in pairs if pair.order in ("less", "equal")]
     undecided = [pair for pair in pairs if pair.order == "open"]
     answer, shown = ("does not hold", against) if against else ("open", undecided) if undecided else ("holds", pairs)
-    return {**base, "answer": answer, "because": _reason(shown)}
+    return {
+        **base,
+        "answer": answer,
+        "estimates": _hint(observation, {standing.network: standing.estimate for standing in comparison.standings}),
+        "because": _reason(shown),
+    }
+
+
+def _hint(observation: Observation, estimates: dict[str, float]) -> str:
+    """Whether estimates have the order that an observation says, and those that have not."""
+    against = [pair for pair in observation.pairs if estimates[pair[0]] <= estimates[pair[1]]]
+    if not against:
+        return "for it"
+    shown = (f"{a} {estimates[a]:.3f}, {b} {estimates[b]:.3f}" for a, b in against)
+    return f"against it: {'; '.join(shown)}"
 
 
 def _reason(pairs: Sequence[Pair]) -> str:
