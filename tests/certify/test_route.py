@@ -15,6 +15,8 @@ from torch import nn
 import l0tre
 from l0tre.certify import prover as prover_module
 from l0tre.certify import route
+from l0tre.certify.clusters import far as far_module
+from l0tre.certify.clusters import near as near_module
 from l0tre.certify.clusters import search as clusters_module
 from l0tre.certify.clusters.search import ClusterSearch
 from l0tre.certify.search import Search
@@ -195,15 +197,13 @@ def test_other_networks_are_handed_over_when_cells_cost_too_much(
         assert lower == min(distance - 1, 3)
         assert upper == distance or distance > 3
     handed = patience < NEVER or hopeless > 0
-    assert steps["cells", 1] > 0
-    assert (steps["clusters", 1] > 0) == handed
-    # An image that was handed over goes to clusters at once at the next level.
-    assert (steps["clusters", 2] > 0, steps["cells", 2] > 0) == (handed, not handed)
+    assert (steps["clusters", 1] > 0, steps["cells", 1] > 0) == (True, False)  # single pixels are boxes at once
+    assert (steps["clusters", 2] > 0, steps["cells", 2] > 0) == (handed, True)
     assert (steps["clusters", 3] > 0, steps["cells", 3] > 0) == (False, True)
 
 
 @pytest.mark.parametrize(
-    ("recipe", "t", "batches"), [(FLAT, 1, 2), (FLAT, 2, 1), (FLAT, 3, 40), (DEEP, 1, 5), (DEEP, 2, 4), (DEEP, 3, 1)]
+    ("recipe", "t", "batches"), [(FLAT, 1, 2), (FLAT, 2, 1), (FLAT, 3, 40), (DEEP, 1, 1), (DEEP, 2, 4), (DEEP, 3, 1)]
 )
 def test_a_run_that_stops_inside_a_proof_by_clusters_goes_on(
     recipe: Recipe,
@@ -226,6 +226,8 @@ def test_a_run_that_stops_inside_a_proof_by_clusters_goes_on(
     monkeypatch.setattr(clusters_module, "time", clock)
     monkeypatch.setattr(clusters_module, "STEP_SECONDS", 1.5)
     monkeypatch.setattr(clusters_module, "MOST_BOXES", {"cpu": 3})
+    monkeypatch.setattr(far_module, "HALVINGS", (0,))  # so that the first look leaves much
+    monkeypatch.setattr(near_module, "HALVINGS", 0)
     monkeypatch.setattr(route, "STEP_SECONDS", 0.0)
     folder, limit = tmp_path / "run", 2
 
@@ -256,6 +258,31 @@ def test_a_run_that_stops_inside_a_proof_by_clusters_goes_on(
     by_cells = t == 3 and recipe.hidden
     assert steps["cells" if by_cells else "clusters", t] > 3
     assert not steps["clusters" if by_cells else "cells", 3]
+
+
+@pytest.mark.parametrize(("trial", "patience"), [(2, 0), (9, 0), (2, NEVER)])
+def test_a_few_images_show_whether_cells_do(
+    trial: int, patience: int, steps: Counter[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If all of them had to be handed over, the others go to clusters at once; the bounds are exact either way."""
+    monkeypatch.setattr(route, "CELL_PATIENCE", patience)
+    monkeypatch.setattr(route, "HOPELESS", -math.inf)
+    monkeypatch.setattr(route, "TRIAL", trial)
+    case = balanced(DEEP, 2, 2, 0.0, by=0.01)
+    images = torch.stack([case.image.roll(shift, 2) for shift in (0, 1, 0, 1, 0)])
+    labels = case.network.scores(images).argmax(1)
+    options: dict[str, Any] = {"max_t": 2, "domain": case.domain, "guarantee": "certified"}
+    result = l0tre.evaluate(case.network, images, labels, **options)
+    assert result.finished
+    for shift in (0, 1):
+        distance = exact_distance(case.graph, images[shift], int(labels[shift]), case.domain, 2)
+        assert [image.lower for image in result.images[shift::2]] == [min(distance - 1, 2)] * (3 - shift)
+    if patience == 0:
+        assert steps["clusters", 2] > 0
+        assert steps["cells", 2] == min(trial, 5)  # on a CPU one after the other
+    else:
+        assert steps["clusters", 2] == 0
+        assert steps["cells", 2] > 1
 
 
 @pytest.mark.parametrize("patience", [0, NEVER])
@@ -309,7 +336,11 @@ def test_levels_that_clusters_can_prove(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(prover_module, "CLUSTER_SETS", 66)
     assert [flat.can_cluster(t) for t in (1, 2, 3)] == [True, True, False]
     assert flat.block(2, clusters=True) == 1
-    monkeypatch.setattr(prover_module, "IMAGES", {"cpu": 64})
+    monkeypatch.setattr(prover_module, "CLUSTER_IMAGES", {"cpu": 64})
+    assert flat.block(2, clusters=True) == 64
+    with monkeypatch.context() as patch:  # what is left open must fit into the memory
+        patch.setattr(prover_module, "SET_BYTES", flat.memory // 660)
+        assert flat.block(2, clusters=True) == 10
     monkeypatch.setattr(prover_module, "BLOCK_SETS", 660)
     assert flat.block(2, clusters=True) == 10
     assert flat.block(3, clusters=True) == 3

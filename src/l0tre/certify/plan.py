@@ -254,7 +254,7 @@ def _matrix(
 
 
 def base_values(plan: Plan, images: Tensor) -> dict[int, Tensor]:
-    """The images' own values at the inputs and outputs of nonlinear operations and at the end.
+    """The images' own values at the inputs and outputs of nonlinear operations, of linear layers, and at the end.
 
     Args:
         plan: The network.
@@ -264,7 +264,8 @@ def base_values(plan: Plan, images: Tensor) -> dict[int, Tensor]:
         By position, ``[images, *shape]``.
     """
     nodes = plan.graph.nodes
-    kept = {*plan.bounded, *plan.borders, len(nodes) - 1, *(p for p, node in enumerate(nodes) if node.op in NONLINEAR)}
+    known = (p for p, node in enumerate(nodes) if node.op in (*NONLINEAR, "linear"))
+    kept = {*plan.bounded, *plan.borders, *known, *nodes[-1].inputs, len(nodes) - 1}
     last = plan.graph.last_use()
     values = {0: images.view(-1, *nodes[0].shape)}
     for position, node in enumerate(nodes[1:], start=1):

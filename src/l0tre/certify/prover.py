@@ -7,8 +7,8 @@ from fractions import Fraction
 
 from torch import Tensor
 
+from l0tre.certify.clusters.ground import make_ground
 from l0tre.certify.clusters.local import Local, make_local
-from l0tre.certify.clusters.margins import make_ground
 from l0tre.certify.clusters.search import ClusterSearch
 from l0tre.certify.nodes import Nodes
 from l0tre.certify.plan import Plan, make_plan
@@ -27,7 +27,9 @@ ARITHMETIC = "real arithmetic on the network's float32 weights, by float64 bound
 TABLE_SHARE = 4  # the tables of the first layer take this part of the memory at the most
 IMAGES = {"cpu": 1, "cuda": 64}  # proved together: a GPU needs many nodes at a time, a CPU does not
 CLUSTER_SETS = 2**22  # of one image that can all be listed
-BLOCK_SETS = 2**24  # of the images that go through a level together
+CLUSTER_IMAGES = {"cpu": 1, "cuda": 256}  # the same by clusters, which take less memory
+BLOCK_SETS = 2**26  # of the images that go through a level together
+SET_BYTES = 64  # that a set takes if it is left open
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,8 @@ class Prover:
     def block(self, t: int, *, clusters: bool = False) -> int:
         """How many images go through a level together."""
         if clusters:
-            return max(1, min(IMAGES[self.device_kind], BLOCK_SETS // math.comb(self.domain.groups, t)))
+            most = min(BLOCK_SETS, self.memory // SET_BYTES) // math.comb(self.domain.groups, t)
+            return max(1, min(CLUSTER_IMAGES[self.device_kind], most))
         one = sum(table_size(self.plan, self.tree, position, 1, t) for position in self.plan.borders)
         return max(1, min(IMAGES[self.device_kind], self.memory // TABLE_SHARE // max(1, one)))
 

@@ -23,8 +23,9 @@ OnProved = Callable[[int, int, Nodes, Tensor], None]
 STEP_SECONDS = 1.0  # between two recorded steps
 HALT_SECONDS = 5.0  # that a step may take after it should stop; its work is then lost
 SLICE_SECONDS = 20.0  # for an image before the next one has its turn; doubled for every further round
-CELL_PATIENCE = 512  # nodes of cells for an image before clusters of pixels are tried
-HOPELESS = -2.0  # so are they if the bound of all sets at once is below this many times the image's own margin
+CELL_PATIENCE = 128  # nodes of cells for an image before clusters of pixels are tried
+HOPELESS = -5.0  # so are they if the bound of all sets at once is below this many times the image's own margin
+TRIAL = 4  # images by cells: if clusters had to take over all of them, the others go there at once
 
 
 def prove(book: Book, on_proved: OnProved | None = None) -> Iterator[None]:
@@ -51,9 +52,7 @@ def prove(book: Book, on_proved: OnProved | None = None) -> Iterator[None]:
             by_clusters = [image for image in todo if level.by_clusters(image)]
             by_cells = [image for image in todo if image not in set(by_clusters)]
             for images, clusters in ((by_cells, False), (by_clusters, True)):
-                size = prover.block(t, clusters=clusters)
-                for start in range(0, len(images), size):
-                    block = images[start : start + size]
+                for block in level.blocks(images, clusters=clusters):
                     yield from level.visit(block, patience * len(block), clusters=clusters)
             todo = [image for image in todo if image not in level.over]
             patience *= 2
@@ -94,7 +93,19 @@ class _Level:
             return False
         if proof is not None and proof.nodes:
             return proof.boxed
-        return local.flat or image in self.clustered
+        # Single pixels are boxes at once, and cheap.
+        return local.flat or self.t == 1 or image in self.clustered
+
+    def blocks(self, images: list[int], *, clusters: bool) -> Iterator[list[int]]:
+        """Images that are visited together."""
+        size = self.prover.block(self.t, clusters=clusters)
+        trial = self.can_cluster and not clusters and not self.handed and len(images) > TRIAL
+        for part in (images[:TRIAL], images[TRIAL:]) if trial else (images,):
+            for first in range(0, len(part), size):
+                yield part[first : first + size]
+            if trial and self.handed.issuperset(part):
+                self.clustered.update(images)
+                return
 
     def visit(self, block: list[int], patience: float, *, clusters: bool) -> Iterator[None]:
         """Work on some images until their proofs are complete or the time is up."""

@@ -10,7 +10,7 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
-from l0tre.certify.clusters.margins import Ground
+from l0tre.certify.clusters.ground import Ground
 from l0tre.certify.clusters.search import ClusterSearch
 from l0tre.certify.nodes import Nodes, shares
 from l0tre.certify.prover import Prover, make_prover

@@ -91,6 +91,10 @@ DEEP: dict[str, Recipe] = {
     "hidden, stride": Recipe((1, 8, 8), (conv(3, 3, 2, 1), SIGMOID), (5,), SIGMOID),
     "only dense": Recipe((1, 4, 4), (), (7, 5)),
     "bent scores": Recipe((1, 6, 6), (conv(3, 2), RELU), (), end=(TANH,)),
+    "scaled hidden": Recipe((1, 6, 6), (conv(3, 2), RELU), (5, 4), SCALE),
+    "scores as a map": Recipe(
+        (1, 6, 6), (conv(3, 2), RELU), (), end=(("reshape", {"shape": (3, 1, 1)}), TANH, ("reshape", {"shape": (3,)}))
+    ),
     "scaled scores": Recipe((1, 6, 6), (conv(3, 2), RELU), (5,), end=(("scale", {}),)),
     "shortcut": Recipe((1, 6, 6), (conv(3, 2), RELU), (5,), join="add"),
     "difference": Recipe((1, 6, 6), (conv(3, 2), RELU), (5,), join="sub"),

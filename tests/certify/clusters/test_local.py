@@ -1,11 +1,13 @@
 """Windows: which networks have them, what they cover, and forms that hold behind them."""
 
+import itertools
 import random
 
 import pytest
 import torch
 
-from l0tre.certify.clusters.local import Local, make_local
+from l0tre.certify.clusters.forms import Forms
+from l0tre.certify.clusters.local import Local, dense, make_local, stages
 from l0tre.certify.clusters.margins import box_items, carry_items
 from l0tre.certify.nodes import join
 from l0tre.certify.plan import make_plan
@@ -141,6 +143,42 @@ def test_carried_forms_hold_on_both_sides(name: str, t: int) -> None:
     truth = features_at(ground, points, u[-1:])[:, 0]
     assert torch.allclose(forms.centre[len(sets) :, 0], truth, rtol=0, atol=1e-9)
     assert float(forms.radius[len(sets) :, 0].abs().max()) < 1e-9
+
+
+@pytest.mark.parametrize("t", [1, 2])
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_dense_layer_is_the_sum_over_the_whole_map(name: str, t: int) -> None:
+    """Random forms in windows inside and over the edges, in every phase, several images, several kinds of weights."""
+    case, generator = make_case(RECIPES[name], t, unit=True), torch.Generator().manual_seed(t)
+    ground = ground_of(case, t, 3)
+    local, (height, width) = ground.local, case.image.shape[1:]
+    cut, stride = local.plan.cut, local.plan.stride
+    channels, rows, columns = local.plan.graph.nodes[cut].shape
+    kinds = torch.tensor([2, 0, 1])
+    weights = torch.randn(3, rows, columns, channels, 4, generator=generator, dtype=torch.float64)
+    for phase in itertools.product(range(stride), range(stride)):
+        corners = [(y, x) for y in range(phase[0], height, stride) for x in range(phase[1], width - t + 1, stride)]
+        if not corners:
+            continue
+        sets = [[y * width + x + step for step in range(t)] for y, x in corners]
+        nodes = random_boxes(ground, sets, generator)
+        site, values = stages(local, ground.scene, box_items(ground, nodes))
+        shape = values[cut].centre.shape
+        forms = Forms(*(torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(2)))
+        forms = site.inside(cut, forms)
+        box, pace = site.windows[cut], stride // local.plan.strides[cut]
+        maps = torch.zeros(2, *shape[:2], channels, rows, columns, dtype=torch.float64)
+        for item, (y, x) in enumerate(corners):
+            for i, j in itertools.product(range(box[0].size), range(box[1].size)):
+                row, column = y // stride * pace + box[0].first + i, x // stride * pace + box[1].first + j
+                if 0 <= row < rows and 0 <= column < columns:
+                    for side, part in enumerate((forms.centre, forms.radius)):
+                        maps[side, item, :, :, row, column] = part[item, :, :, i, j]
+        own = weights[kinds[nodes.image]]
+        found = dense(site, forms, (kinds, weights))
+        for part, total, factor in ((found.centre, maps[0], own), (found.radius, maps[1], own.abs())):
+            truth = torch.einsum("nvchw,nhwcf->nvf", total, factor)
+            assert torch.allclose(part, truth, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", ["pool", "stride, colours", "wide", "two hidden"])

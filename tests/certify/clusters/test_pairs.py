@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from l0tre.certify.clusters.forms import Forms
-from l0tre.certify.clusters.margins import Ground, box_items, carry_items
+from l0tre.certify.clusters.ground import Ground
+from l0tre.certify.clusters.margins import box_items, carry_items
 from l0tre.certify.clusters.pairs import Singles, add_forms, make_singles, pair_forms
 from l0tre.certify.nodes import join
 from tests.certify.clusters.cases import (
@@ -35,13 +36,17 @@ def singles_of(ground: Ground, images: torch.Tensor) -> tuple[Singles, dict[int,
 
 def found_pairs(ground: Ground, singles: Singles, pairs: torch.Tensor) -> Forms:
     """Forms of all pairs in all images, ``[images * pairs, ...]``; each is given exactly once."""
-    seen: Counter[tuple[int, int]] = Counter()
+    seen: Counter[int] = Counter()
     shape = (len(singles.images), len(pairs), 2 * singles.head.centre.shape[2] - 1, singles.head.centre.shape[3])
     centre, radius = (torch.full(shape, torch.nan, dtype=torch.float64) for _ in range(2))
-    for image, which, forms in pair_forms(ground, singles, pairs):
-        seen.update(zip(image.tolist(), which.tolist(), strict=True))
-        centre[image, which], radius[image, which] = forms.centre, forms.radius
-    assert seen == Counter(itertools.product(range(shape[0]), range(shape[1])))
+    images, numbers = torch.tensor(list(itertools.product(range(shape[0]), range(shape[1])))).T
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))  # images in any order
+    images, numbers = images[order], numbers[order]
+    for which, forms in pair_forms(ground, singles, images, pairs[numbers]):
+        seen.update(which.tolist())
+        centre[images[which], numbers[which]] = forms.centre
+        radius[images[which], numbers[which]] = forms.radius
+    assert seen == Counter(range(len(images)))
     return Forms(centre.flatten(0, 1), radius.flatten(0, 1))
 
 
@@ -100,7 +105,8 @@ def test_single_pixels_are_carried_as_ever(name: str) -> None:
     alone = carry_items(ground, box_items(ground, nodes))
     for part, own in ((singles.head.centre, alone.centre), (singles.head.radius, alone.radius)):
         assert torch.allclose(part.flatten(0, 1), own, rtol=0, atol=1e-12)
-    assert list(pair_forms(ground, singles, torch.zeros(0, 2, dtype=torch.int64))) == []
+    none = torch.zeros(0, 2, dtype=torch.int64)
+    assert list(pair_forms(ground, singles, none[:, 0], none)) == []
 
 
 def test_sums_keep_variables_apart() -> None:

@@ -12,9 +12,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from l0tre.certify.clusters import far as far_module
+from l0tre.certify.clusters import near as near_module
 from l0tre.certify.clusters import search as search_module
 from l0tre.certify.clusters import survey as survey_module
-from l0tre.certify.clusters.margins import Ground, lower_forms
+from l0tre.certify.clusters.ground import Ground
+from l0tre.certify.clusters.margins import lower_bounds
 from l0tre.certify.clusters.search import ClusterSearch
 from l0tre.certify.nodes import Nodes, split_boxes
 from l0tre.certify.scene import Halted
@@ -148,10 +151,12 @@ def run_all(search: ClusterSearch, images: int) -> list[Verdict]:
 
 
 @pytest.mark.parametrize(("name", "t"), [("stride", 2), ("plain", 3), ("dense", 2), ("hidden", 1)])
-def test_several_images_are_decided_as_one_at_a_time(name: str, t: int) -> None:
-    """Of different labels and margins, dropped as they are decided."""
+def test_several_images_are_decided_as_one_at_a_time(name: str, t: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of different labels and margins, dropped as they are decided; surveyed together or a few at a time."""
     answers = set()
     for seed in (1, 2):
+        monkeypatch.setattr(search_module, "FIRST_IMAGES", seed)
+        monkeypatch.setattr(search_module, "SURVEY_SECONDS", 0.0 if seed == 1 else 10.0)
         case = balanced(RECIPES[name], seed, t, 0.0, by=0.01)
         images, _ = several(case, 4)
         labels = case.network.scores(images).argmax(1).tolist()
@@ -171,7 +176,8 @@ def test_a_search_goes_on_from_what_is_left(name: str, t: int, monkeypatch: pyte
     case = balanced(RECIPES[name], 0, t, 0.0, by=0.5 if name == "pool" else 0.01)
     whole = decide(cluster_search(case, t))
     one_batch_a_step(monkeypatch)
-    monkeypatch.setattr(survey_module, "FINEST", 1)
+    monkeypatch.setattr(far_module, "HALVINGS", (1,))
+    monkeypatch.setattr(near_module, "HALVINGS", 0)
     monkeypatch.setattr(survey_module, "SINGLE_HALVINGS", 0)
     images, labels = torch.stack([case.image, case.image]), [case.label, case.label]
     fronts, proved = cluster_search(case, t).left(0), Fraction(0)
@@ -234,7 +240,7 @@ def test_a_device_without_memory_loses_nothing(name: str, t: int, monkeypatch: p
             raise torch.OutOfMemoryError
         return work(*arguments)
 
-    for part in ("survey", "lower_forms"):
+    for part in ("survey", "lower_bounds"):
         monkeypatch.setattr(search_module, part, partial(scarce, getattr(search_module, part)))
     search, proved = cluster_search(case, t), Fraction(0)
     most = search.batch
@@ -249,6 +255,30 @@ def test_a_device_without_memory_loses_nothing(name: str, t: int, monkeypatch: p
     calls = itertools.count()
     with pytest.raises(ModelError, match="too little memory"):
         search.step()
+
+
+@pytest.mark.parametrize(("first", "seconds", "wanted"), [(1, 0.0, [1] * 5), (2, 0.0, [2, 2, 1]), (2, 1e9, [2, 3])])
+def test_images_are_surveyed_a_few_at_a_time(
+    first: int, seconds: float, wanted: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each once, as many as the time allows once it is known; a halt between loses none."""
+    case = balanced(RECIPES["two hidden"], 0, 2, 0.0, by=0.01)
+    images, labels = several(case, 5)
+    monkeypatch.setattr(search_module, "FIRST_IMAGES", first)
+    monkeypatch.setattr(search_module, "SURVEY_SECONDS", seconds)
+    one_batch_a_step(monkeypatch)
+    search, seen, sizes = cluster_search(case, 2, images, labels), list[int](), list[int]()
+    while search.fresh:
+        step = search.step()
+        seen.extend(step.nodes)
+        sizes.append(len(step.nodes))
+        for image in range(5):
+            known = image in seen
+            assert (search.left(image) != () and search.left(image)[0].low is None) == (not known)
+            if image in step.nodes:
+                assert step.shares[image] + share_left(search, image) == search.total
+    assert sorted(seen) == list(range(5))
+    assert sizes == wanted
 
 
 def test_an_image_that_is_dropped_before_the_survey_is_not_surveyed() -> None:
@@ -326,12 +356,12 @@ def test_weights_that_are_no_numbers_prove_nothing(name: str, value: float) -> N
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_bounds_that_are_no_numbers_prove_nothing(value: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(ground: Ground, nodes: Nodes) -> Tensor:
-        forms = lower_forms(ground, nodes).clone()
-        forms[:, 0, 0] = value
-        return forms
+    def broken(ground: Ground, nodes: Nodes) -> tuple[Tensor, Tensor]:
+        bounds, forms = (part.clone() for part in lower_bounds(ground, nodes))
+        bounds[:, 0] = value
+        return bounds, forms
 
-    monkeypatch.setattr(search_module, "lower_forms", broken)
+    monkeypatch.setattr(search_module, "lower_bounds", broken)
     search = cluster_search(balanced(RECIPES["plain"], 0, 1, 0.0, by=5.0), 1)
     search.batch = 4
     assert sum((search.step().shares.get(0, Fraction(0)) for _ in range(2)), Fraction(0)) == 0
@@ -349,3 +379,18 @@ def test_a_search_that_lost_a_box_is_never_done(monkeypatch: pytest.MonkeyPatch)
     found = decide(cluster_search(case, 2))
     assert found.answer == "open"
     assert found.proved < cluster_search(case, 2).total
+
+
+@pytest.mark.parametrize(("name", "t"), [("plain", 1), ("plain", 2), ("two hidden", 2)])
+def test_each_image_pays_for_its_own_rounding(name: str, t: int) -> None:
+    """The same image twice, once with errors that no margin can exceed."""
+    case = balanced(RECIPES[name], 0, t, 0.0, by=1.0)
+    search = cluster_search(case, t, torch.stack([case.image, case.image]), [case.label, case.label])
+    slack = search.scene.slack.clone()
+    slack[1] = 1e6
+    search.ground = replace(search.ground, scene=replace(search.scene, slack=slack))
+    search.batch = 64
+    steps = [search.step() for _ in range(4)]
+    proved = [sum((step.shares.get(row, Fraction(0)) for step in steps), Fraction(0)) for row in (0, 1)]
+    assert proved[0] > 0
+    assert proved[1] == 0

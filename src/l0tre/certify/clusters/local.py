@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from l0tre.certify.clusters.forms import Forms, bend, pool
+from l0tre.certify.clusters.grouped import in_groups
 from l0tre.certify.interval import absolute
 from l0tre.certify.plan import Plan
 from l0tre.certify.scene import Scene, without_constants
@@ -31,6 +32,7 @@ class Local:
             as far apart are never seen together.
         flat: Whether the dense layer behind the windows gives the scores.
         boxes: Windows worked out already.
+        pace: Seconds that the last survey of each level took for an image.
     """
 
     plan: LocalPlan
@@ -40,6 +42,7 @@ class Local:
     sight: tuple[int, int]
     flat: bool
     boxes: dict[tuple[int, int, int, int], tuple[Box, ...]] = field(default_factory=dict, repr=False)
+    pace: dict[int, float] = field(default_factory=dict, repr=False)
 
     def windows(self, phase: tuple[int, int], size: tuple[int, int]) -> tuple[Box, ...]:
         """What a box of pixels reaches at every position up to the cut, its first pixel at the phase."""
@@ -276,34 +279,12 @@ def dense(site: Site, forms: Forms, heads: tuple[Tensor, Tensor]) -> Forms:
     # Outside the map any weight will do: there is no change.
     position = (kinds[site.image][:, None, None] * weights.shape[1] + rows) * weights.shape[2] + columns
     position = position.flatten()  # [items * h * w]
-    slots = _in_groups(position.unique(return_inverse=True)[1])
-    filled, chosen = slots >= 0, slots.clamp(min=0)
-    matrix = weights.flatten(0, 2)[position[slots[:, 0]]]  # [groups, C, features]
-    area = len(position) // count
-    item, offset = chosen // area, chosen % area
-    where = torch.empty_like(position)  # the slot of each position of each item
-    where[slots[filled]] = filled.flatten().nonzero()[:, 0]
-    where = where.view(count, area)
+    groups, area = in_groups(position, weights[..., 0, 0].numel()), len(position) // count
+    item, offset, where = groups.slots // area, groups.slots % area, groups.where.view(count, area)
+    matrix = weights.flatten(0, 2)[position[groups.first]]  # [batches, C, features]
     parts = []
     for part, factor in ((forms.centre, matrix), (forms.radius, matrix.abs())):
-        entries = part.flatten(3)[item, :, :, offset]  # [groups, slots, 1 + variables, C]
+        entries = part.flatten(3)[item, :, :, offset]  # [batches, length, 1 + variables, C]
         product = torch.bmm(entries.flatten(1, 2), factor).view(-1, part.shape[1] * features)
-        total = product[where[:, 0]]
-        for place in range(1, area):
-            total += product[where[:, place]]
-        parts.append(total.view(count, -1, features))
+        parts.append(torch.nn.functional.embedding_bag(where, product, mode="sum").view(count, -1, features))
     return Forms(parts[0], parts[1])
-
-
-def _in_groups(group: Tensor) -> Tensor:
-    """Items of groups ``[items]`` in rows of about equal length, each of one group: numbers of items, -1 for none."""
-    order = group.argsort()
-    counts = group.bincount()
-    length = max(1, -(-len(group) // len(counts)))
-    starts = counts.cumsum(0) - counts
-    place = torch.arange(len(group), device=group.device) - starts[group[order]]
-    per_group = -(-counts // length)
-    first_row = per_group.cumsum(0) - per_group
-    slots = torch.full((int(per_group.sum()), length), -1, device=group.device)
-    slots[first_row[group[order]] + place // length, place % length] = order
-    return slots

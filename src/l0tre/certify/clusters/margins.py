@@ -6,74 +6,18 @@ forms are added behind the windows.
 """
 
 import itertools
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
-from l0tre.certify.clusters.forms import Forms, bend
-from l0tre.certify.clusters.local import Items, Local, carry, item_bytes
+from l0tre.certify.clusters.behind import behind, behind_bytes, form_ranges, range_margins
+from l0tre.certify.clusters.forms import Forms, least
+from l0tre.certify.clusters.ground import Ground, near_pixels
+from l0tre.certify.clusters.local import Items, carry, item_bytes
 from l0tre.certify.nodes import Nodes
-from l0tre.certify.scene import Scene
-from l0tre.certify.support import ELEMENTWISE
-from l0tre.model.graph import run_node
 
-__all__ = ["Ground", "behind", "behind_bytes", "box_items", "carry_items", "lower_forms", "make_ground", "near_pixels"]
-
-
-@dataclass(frozen=True)
-class Ground:
-    """Images ready for bounds by clusters.
-
-    Attributes:
-        local: The network's windows.
-        scene: The images.
-        kinds: int64 ``[images]``, which weights of ``weights`` hold for each image.
-        weights: float64 ``[kinds, H, W, C, features]`` of the dense layer behind the windows. If that gives the scores,
-            its features are the margins of one label each; else its own outputs, of one kind.
-        rows: float64 ``[images, classes - 1, values]``, the margins as rows of what the last operation reads; empty if
-            the dense layer gives them.
-        budget: Bytes for what is carried together.
-    """
-
-    local: Local
-    scene: Scene
-    kinds: Tensor
-    weights: Tensor
-    rows: Tensor
-    budget: int
-
-
-def make_ground(local: Local, scene: Scene, budget: int) -> Ground:
-    """Prepare images."""
-    graph = local.plan.graph
-    shape = graph.nodes[local.plan.cut].shape
-    head = graph.nodes[local.plan.tail - 1].tensors["weight"]
-    if local.flat:
-        _, first, kinds = _distinct(scene.labels)
-        weights, rows = scene.rows[first] @ head, scene.rows[:0]
-    else:
-        kinds, weights = torch.zeros_like(scene.labels), head[None]
-        last = graph.nodes[-1]
-        rows = scene.rows @ last.tensors["weight"] if last.op == "linear" else scene.rows
-    weights = weights.view(*weights.shape[:2], *shape).permute(0, 3, 4, 2, 1).contiguous()
-    return Ground(local, scene, kinds, weights, rows, budget)
-
-
-def _distinct(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Different values, where each is found first, and which one every entry is."""
-    found, which = values.unique(return_inverse=True)
-    first = (which[None] == torch.arange(len(found), device=values.device)[:, None]).int().argmax(1)
-    return found, first, which
-
-
-def near_pixels(local: Local, first: Tensor, second: Tensor) -> Tensor:
-    """Whether a neuron can see both of two pixels, given by their numbers in the input's plane; bool."""
-    width = local.plan.graph.input_shape[2]
-    down = (first // width - second // width).abs()
-    right = (first % width - second % width).abs()
-    return (down < local.sight[0]) & (right < local.sight[1])
+__all__ = ["box_items", "carry_items", "lower_bounds", "lower_forms"]
 
 
 def lower_forms(ground: Ground, nodes: Nodes) -> Tensor:
@@ -86,6 +30,36 @@ def lower_forms(ground: Ground, nodes: Nodes) -> Tensor:
     Returns:
         float64 ``[nodes, classes - 1, 1 + t * width]``, constants first, as forms of the box's ``u`` from -1 to 1.
     """
+    return _in_parts(ground, nodes, lambda image, forms: (behind(ground, image, forms),))[0]
+
+
+def lower_bounds(ground: Ground, nodes: Nodes) -> tuple[Tensor, Tensor]:
+    """Lower bounds of the margins ``[nodes, classes - 1]``, the best of all ways, and :func:`lower_forms`."""
+
+    def bounds(image: Tensor, forms: Forms) -> tuple[Tensor, ...]:
+        lower = behind(ground, image, forms)
+        found = least(lower)
+        if not ground.local.flat:
+            found = torch.maximum(found, range_margins(ground, image, form_ranges(forms)))
+        return found, lower
+
+    found, lower = _in_parts(ground, nodes, bounds)
+    return found, lower
+
+
+def _in_parts(ground: Ground, nodes: Nodes, work: Callable[[Tensor, Forms], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    """Do some work on the forms of the dense layer behind the windows, as many boxes at a time as the budget allows."""
+    total = _heads(ground, nodes)
+    most = max(1, ground.budget // behind_bytes(ground, total.shape[2]))
+    parts = [
+        work(nodes.image[start : start + most], Forms(*total[:, start : start + most]))
+        for start in range(0, max(1, len(nodes)), most)  # no nodes have bounds too: an empty table
+    ]
+    return tuple(torch.cat(results) for results in zip(*parts, strict=True))
+
+
+def _heads(ground: Ground, nodes: Nodes) -> Tensor:
+    """Centres and radii of the dense layer's forms, ``[2, nodes, 1 + t * width, features]``."""
     items = box_items(ground, nodes)
     t, width = items.members.shape[1:]
     features = ground.weights.shape[-1]
@@ -100,12 +74,7 @@ def lower_forms(ground: Ground, nodes: Nodes) -> Tensor:
         for side, found in enumerate((forms.centre, forms.radius)):
             for column, wanted in enumerate(columns):
                 total[side, rows, wanted] += found[:, column]
-    most = max(1, ground.budget // behind_bytes(ground, 1 + t * width))
-    parts = [
-        behind(ground, nodes.image[start : start + most], Forms(*total[:, start : start + most]))
-        for start in range(0, max(1, len(nodes)), most)  # no nodes have bounds too: an empty table
-    ]
-    return torch.cat(parts)
+    return total
 
 
 def box_items(ground: Ground, nodes: Nodes) -> Items:
@@ -157,53 +126,3 @@ def carry_items(ground: Ground, items: Items) -> Forms:
             centre[rows], radius[rows] = found.centre, found.radius
         start = stop
     return Forms(centre, radius)
-
-
-def behind_bytes(ground: Ground, columns: int) -> int:
-    """Memory that :func:`behind` takes for one entry of so many columns."""
-    return 8 * 24 * ground.weights.shape[-1] * columns
-
-
-def behind(ground: Ground, image: Tensor, forms: Forms) -> Tensor:
-    """Lower bounds of the margins from forms of the dense layer behind the windows.
-
-    Args:
-        ground: Network and images.
-        image: int64 ``[batch]``, the image of each entry.
-        forms: ``[batch, 1 + variables, features]``.
-
-    Returns:
-        ``[batch, classes - 1, 1 + variables]``.
-    """
-    local, scene = ground.local, ground.scene
-    own = scene.margins[image]
-    if local.flat:
-        lower = (forms.centre - forms.radius).transpose(1, 2)
-    else:
-        nodes = local.plan.graph.nodes
-        last = len(nodes) - 1
-        end = last if nodes[last].op == "linear" else last + 1
-        values = {local.plan.tail - 1: forms}
-        for place in range(local.plan.tail, end):
-            values[place] = _whole(ground, place, image, values)
-        forms = values[nodes[last].inputs[0] if end == last else last]
-        rows = ground.rows[image].transpose(1, 2)
-        lower = (torch.bmm(forms.centre, rows) - torch.bmm(forms.radius, rows.abs())).transpose(1, 2)
-    return torch.cat([(lower[..., 0] + own)[..., None], lower[..., 1:]], 2)
-
-
-def _whole(ground: Ground, place: int, image: Tensor, values: dict[int, Forms]) -> Forms:
-    """One operation behind the windows, on whole layers."""
-    local = ground.local
-    node = local.plan.graph.nodes[place]
-    sources = [values[source] for source in node.inputs]
-    if node.op in ELEMENTWISE:
-        source = node.inputs[0]
-        before, after = ground.scene.base[source][image], ground.scene.base[place][image]
-        return bend(node, sources[0], before, after, local.slack[source])
-    parts = []
-    for kind, name in ((local.plain[place], "centre"), (local.positive[place], "radius")):
-        inputs = [getattr(source, name) for source in sources]
-        result = run_node(kind, *(part.flatten(0, 1) for part in inputs))
-        parts.append(result.view(*inputs[0].shape[:2], *result.shape[1:]))
-    return Forms(parts[0], parts[1])

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from l0tre.certify.clusters.forms import Forms, bend, pool
+from l0tre.certify.clusters.ground import Ground
 from l0tre.certify.clusters.local import Items, Local, Site, dense, dense_values, stages
-from l0tre.certify.clusters.margins import Ground
 from l0tre.certify.support import NONLINEAR
 from l0tre.exhaustive.crop import Box, convolve_window, shifted
 from l0tre.exhaustive.local import Span, need, overlap
@@ -94,34 +94,35 @@ def add_forms(first: Tensor, second: Tensor) -> Tensor:
     return torch.cat([first[:, :1] + second[:, :1], first[:, 1:], second[:, 1:]], 1)
 
 
-def pair_forms(ground: Ground, singles: Singles, pairs: Tensor) -> Iterator[tuple[Tensor, Tensor, Forms]]:
-    """Bound pairs of pixels, in all images, batch by batch.
+def pair_forms(ground: Ground, singles: Singles, image: Tensor, pairs: Tensor) -> Iterator[tuple[Tensor, Forms]]:
+    """Bound pairs of pixels, batch by batch.
 
     Args:
         ground: Network and images.
         singles: All pixels alone.
+        image: int64 ``[pairs]``, the image of each pair, a place in ``singles.images``.
         pairs: int64 ``[pairs, 2]``, numbers of two different pixels each.
 
     Yields:
-        Which images (places in ``singles.images``) and which pairs, int64 ``[batch]`` each, and forms of the dense
-        layer behind the windows, ``[batch, 1 + 2 * width, features]``.
+        Which pairs, int64 ``[batch]``, and forms of the dense layer behind the windows,
+        ``[batch, 1 + 2 * width, features]``.
     """
-    stride = ground.local.plan.stride
+    stride, (_, height, width) = ground.local.plan.stride, ground.local.plan.graph.input_shape
     first, second = singles.places[pairs[:, 0]], singles.places[pairs[:, 1]]
-    keys = torch.cat([first % stride, second - first], 1)
-    kinds, group = keys.unique(dim=0, return_inverse=True)
+    parts = torch.cat([first % stride, second - first], 1).T
+    # One number for each arrangement: far quicker to sort than four.
+    key = ((parts[0] * stride + parts[1]) * 2 * height + parts[2] + height) * 2 * width + parts[3] + width
+    group = key.unique(return_inverse=True)[1]
     order = group.argsort(stable=True)
     stops = group.bincount().cumsum(0).tolist()
-    for key, start, stop in zip(kinds.tolist(), [0, *stops], stops, strict=False):  # of no pairs there are no kinds
-        pattern = _Pattern(ground.local, (key[0], key[1]), (key[2], key[3]))
+    for start, stop in zip([0, *stops], stops, strict=False):  # of no pairs there are no kinds
+        phase_row, phase_column, down, right = parts[:, order[start]].tolist()
+        pattern = _Pattern(ground.local, (phase_row, phase_column), (down, right))
         most = max(1, ground.budget // pattern.item_bytes(singles.head.centre.shape[2] * 2 - 1))
-        own = order[start:stop]
-        count = len(own) * len(singles.images)
-        for begin in range(0, count, most):
+        for begin in range(start, stop, most):
             ground.scene.pulse()
-            number = torch.arange(begin, min(begin + most, count), device=own.device)
-            image, which = number // len(own), own[number % len(own)]
-            yield image, which, _bound(ground, singles, pattern, image, pairs[which])
+            which = order[begin : min(begin + most, stop)]
+            yield which, _bound(ground, singles, pattern, image[which], pairs[which])
 
 
 class _Pattern:
@@ -177,9 +178,12 @@ def _bound(ground: Ground, singles: Singles, pattern: _Pattern, image: Tensor, p
         """The sum of both pixels alone, in a box."""
         sides = []
         for side in (0, 1):
-            forms = singles.tables[pattern.phases[side]][place]
-            picked = (part[image, rows[side]] for part in (forms.centre, forms.radius))
-            sides.append([shifted(part, pattern.boxes[side][place], wanted) for part in picked])
+            forms, box = singles.tables[pattern.phases[side]][place], pattern.boxes[side][place]
+            # Cut first: only what is wanted is copied.
+            common = (overlap(box[0], wanted[0]), overlap(box[1], wanted[1]))
+            cut = [slice(c.first - b.first, max(c.last - b.first + 1, 0)) for b, c in zip(box, common, strict=True)]
+            picked = (part[..., cut[0], cut[1]][image, rows[side]] for part in (forms.centre, forms.radius))
+            sides.append([shifted(part, common, wanted) for part in picked])
         return [add_forms(first, second) for first, second in zip(*sides, strict=True)]
 
     rest: dict[int, list[Tensor]] = {}

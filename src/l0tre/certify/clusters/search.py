@@ -9,9 +9,10 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from l0tre.certify.clusters.forms import least
-from l0tre.certify.clusters.margins import Ground, lower_forms
-from l0tre.certify.clusters.survey import errors, survey
+from l0tre.certify.clusters.behind import above
+from l0tre.certify.clusters.ground import Ground
+from l0tre.certify.clusters.margins import lower_bounds
+from l0tre.certify.clusters.survey import survey
 from l0tre.certify.nodes import Nodes, join, root, shares, split_boxes
 from l0tre.certify.scene import Halted, Scene
 from l0tre.certify.search import NARROWEST, Step
@@ -23,6 +24,8 @@ from l0tre.model.network import exact_float32, margins
 __all__ = ["ClusterSearch"]
 
 STEP_SECONDS = 0.5  # of work in one step
+SURVEY_SECONDS = 10.0  # of work in one survey, which gives no result before its end
+FIRST_IMAGES = 4  # surveyed when nothing is known about its time
 TRIED = 2**13  # boxes of a batch whose worst corner is tried as a witness
 MOST_BOXES = {"cpu": 2**11, "cuda": 2**19}  # bounded together
 
@@ -108,11 +111,15 @@ class ClusterSearch:
         self.ground = replace(self.ground, budget=max(1, self.ground.budget // 2))
 
     def _survey(self, result: "_Tally") -> None:
-        rows = torch.tensor(self.fresh, device=self.scene.images.device)
-        found = survey(self.ground, rows, self.t)
-        for image, proved, bounded in zip(self.fresh, found.proved, found.bounded, strict=True):
+        """Survey as many images as seem to take a few seconds: many share the cost of starting small steps of work."""
+        pace, began = self.ground.local.pace, time.monotonic()
+        most = FIRST_IMAGES if self.t not in pace else max(FIRST_IMAGES, int(SURVEY_SECONDS / pace[self.t]))
+        chosen = self.fresh[:most]
+        found = survey(self.ground, torch.tensor(chosen, device=self.scene.images.device), self.t)
+        for image, proved, bounded in zip(chosen, found.proved, found.bounded, strict=True):
             result.add(image, bounded, proved)
-        self.fresh = []
+        pace[self.t] = max(time.monotonic() - began, 1e-3) / len(chosen)
+        self.fresh = self.fresh[most:]
         if len(found.left):
             self.boxes.append(found.left)
 
@@ -122,9 +129,8 @@ class ClusterSearch:
             self.boxes.append(nodes.pick(slice(0, len(nodes) - self.batch)))
             nodes = nodes.pick(slice(len(nodes) - self.batch, len(nodes)))
         try:
-            forms = lower_forms(self.ground, nodes)
-            bounds = least(forms)
-            safe = ((bounds > errors(self.ground, nodes.image, self.t)) & torch.isfinite(bounds)).all(1)
+            bounds, forms = lower_bounds(self.ground, nodes)
+            safe = above(self.ground, nodes.image, bounds, self.t)
             failed = (~safe).nonzero()[:, 0]
             left = nodes.pick(failed)
             if len(left):

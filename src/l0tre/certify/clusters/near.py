@@ -1,0 +1,89 @@
+"""Two pixels that are near, over finer and finer parts of both ranges."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from l0tre.certify.clusters.behind import proves
+from l0tre.certify.clusters.ground import Ground
+from l0tre.certify.clusters.margins import box_items
+from l0tre.certify.clusters.pairs import Singles, make_singles, pair_forms, singles_bytes
+from l0tre.certify.clusters.parts import SAMPLE, Found, children, full_boxes, halved, look, pair_boxes, too_many
+from l0tre.certify.nodes import join
+
+__all__ = ["near_pairs"]
+
+HALVINGS = 2  # of the ranges, if there are hidden layers behind the windows: else boxes by themselves are cheap
+FEW = {"cpu": 2**10, "cuda": 2**18}  # pairs for which no further tables are made: they go on as boxes
+
+
+def near_pairs(ground: Ground, images: Tensor, cells: Tensor, pairs: Tensor) -> Found:
+    """Prove pairs of all images.
+
+    Args:
+        ground: Network and images.
+        images: int64 ``[images]``, rows of the scene's images.
+        cells: int64 ``[pixels]``.
+        pairs: int64 ``[pairs, 2]``, numbers of pixels that a neuron before the dense layer may see together.
+
+    Returns:
+        What was found.
+    """
+    rows = torch.arange(len(images), device=pairs.device).repeat_interleave(len(pairs))
+    both = pairs.repeat(len(images), 1)
+    open_ = torch.cat([rows[:, None], both, torch.zeros_like(both)], 1)  # image, two pixels, a part of each one's range
+    proved, bounded, level = [Fraction(0)] * len(images), [0] * len(images), 0
+    finest = 0 if ground.local.flat else HALVINGS
+    for depth in range(finest + 1):
+        few = len(open_) < (FEW[open_.device.type] if depth else 1)
+        if few or too_many(open_, depth, len(images)):
+            break
+        open_, level = children(open_, depth), depth
+        safe = torch.zeros(len(open_), dtype=torch.bool, device=open_.device)
+        for start, singles in _tables(ground, images, cells, level):
+            own = ((open_[:, 0] >= start) & (open_[:, 0] < start + len(singles.images))).nonzero()[:, 0]
+            table = _Table(ground, singles, start, len(cells))
+            # Whole arrangements of two pixels: those of one arrangement are bounded together.
+            sample = ((open_[own, 2] - open_[own, 1]) % SAMPLE == 1) & (level < finest)
+            safe[own] = look(open_[own], open_[own, 0], sample, table.prove)
+        counts = (rows.bincount(minlength=len(images)).tolist() for rows in (open_[:, 0], open_[safe, 0]))
+        for row, (seen, done) in enumerate(zip(*counts, strict=True)):
+            bounded[row] += seen + len(cells) * 2**level
+            proved[row] += Fraction(done, 4**level)
+        open_ = open_[~safe]
+    left = [
+        pair_boxes(ground, image, cells, open_[open_[:, 0] == row, 1:], level)
+        for row, image in enumerate(images.tolist())
+    ]
+    return Found(proved, halved(join(left), 1), bounded)  # as they are they were not proved
+
+
+def _tables(ground: Ground, images: Tensor, cells: Tensor, level: int) -> Iterator[tuple[int, Singles]]:
+    """Some images at a time: the place of the first one, and the forms of all parts of all single pixels."""
+    width = ground.scene.members.shape[1]
+    most = max(1, ground.budget // (len(cells) * 2**level * singles_bytes(ground.local, width)))
+    for start in range(0, len(images), most):
+        part = images[start : start + most]
+        nodes = join([halved(full_boxes(ground, image, cells[:, None]), level) for image in part.tolist()])
+        yield start, make_singles(ground, part, box_items(ground, nodes))
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Single pixels of some images, the first of them at ``start``; ``count`` pixels for each part of the ranges."""
+
+    ground: Ground
+    singles: Singles
+    start: int
+    count: int
+
+    def prove(self, open_: Tensor) -> Tensor:
+        """Which pairs are proved over their parts of the ranges, bool ``[pairs]``."""
+        image, rows = open_[:, 0] - self.start, open_[:, 1:3] + open_[:, 3:] * self.count
+        safe = torch.empty(len(open_), dtype=torch.bool, device=open_.device)
+        for which, forms in pair_forms(self.ground, self.singles, image, rows):
+            safe[which] = proves(self.ground, self.singles.images[image[which]], forms, 2)
+        return safe

@@ -1,0 +1,255 @@
+"""Pairs that are near: every part is bounded by its own forms, each pair proved or left once, of the right image."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from l0tre.certify.clusters import near as near_module
+from l0tre.certify.clusters import parts as parts_module
+from l0tre.certify.clusters.behind import proves
+from l0tre.certify.clusters.forms import Forms
+from l0tre.certify.clusters.ground import Ground, near_pixels
+from l0tre.certify.clusters.local import Items
+from l0tre.certify.clusters.margins import box_items, carry_items
+from l0tre.certify.clusters.near import near_pairs
+from l0tre.certify.clusters.pairs import Singles, make_singles, pair_forms
+from l0tre.certify.clusters.parts import Found, children, full_boxes, pair_boxes
+from l0tre.certify.nodes import join
+from tests.certify.clusters.cases import all_cells, balanced, cluster_search, directions, features_at, values_of
+from tests.certify.clusters.checks import check_counts, check_oracle, check_safe, ground_with_labels
+from tests.certify.clusters.recipes import RELU, SIGMOID, TANH, Recipe, conv, leaky, pool
+
+FLAT = {
+    "flat": Recipe((1, 4, 4), (conv(3, 2), RELU)),
+    "flat pool": Recipe((1, 7, 3), (conv(2, 2), RELU, pool(2, 2))),
+    "flat colours": Recipe((3, 4, 3), (conv(3, 2), RELU)),
+}
+DEEP = {
+    "hidden": Recipe((1, 4, 5), (conv(3, 2), RELU), (5,)),
+    "two hidden": Recipe((1, 5, 4), (conv(2, 2, 1, 1), RELU), (5, 4), leaky(0.2)),
+    "pool": Recipe((1, 7, 3), (conv(2, 2), RELU, pool(2, 2)), (5,)),
+    "colours": Recipe((3, 4, 3), (conv(3, 2), RELU), (4,)),
+    "smooth": Recipe((1, 4, 4), (conv(2, 2), SIGMOID), (4,), TANH),
+    "stride": Recipe((1, 5, 6), (conv(3, 3, 2, 1), RELU), (4,)),
+    "shortcut": Recipe((1, 4, 4), (conv(2, 2), RELU), (4,), join="add"),
+}
+RECIPES = {**FLAT, **DEEP}
+
+
+@pytest.fixture(autouse=True)
+def _go_on_with_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(near_module, "FEW", {"cpu": 0})
+
+
+def near_of(ground: Ground) -> tuple[Tensor, Tensor]:
+    """Cells, and pairs of them that are near."""
+    cells = all_cells(ground)
+    pairs = torch.combinations(torch.arange(len(cells)))
+    area = ground.local.plan.graph.input_shape[1] * ground.local.plan.graph.input_shape[2]
+    pixels = ground.scene.members[cells - ground.scene.tree.slots][:, 0] % area
+    return cells, pairs[near_pixels(ground.local, *pixels[pairs].T)]
+
+
+@pytest.mark.parametrize(
+    ("name", "halvings"), [*((name, 2) for name in FLAT), *((name, halvings) for name in DEEP for halvings in range(3))]
+)
+def test_every_pair_is_proved_or_left_and_what_is_proved_is_safe(
+    name: str, halvings: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(near_module, "HALVINGS", halvings)
+    unsafe = proved = 0
+    for seed, share in ((1, 0.02), (2, 0.3)) if halvings == 0 or name in FLAT else ((1, 0.1),):
+        case = balanced(RECIPES[name], seed, 2, share)
+        ground = ground_with_labels(case, 3)
+        cells, pairs = near_of(ground)
+        images = [0, 2]
+        found = near_pairs(ground, torch.tensor(images), cells, pairs)
+        check_counts(ground, found, len(pairs), images)
+        assert found.left.depth is not None
+        # Boxes are left in halves: as a whole they were not proved.
+        assert set(found.left.depth.tolist()) <= {1 if name in FLAT else 2 * halvings + 1}
+        assert min(found.bounded) >= len(pairs)
+        for image in images:
+            bad, gone = check_safe(case, ground, found, full_boxes(ground, image, cells[pairs]))
+            unsafe, proved = unsafe + bad, proved + gone
+        if halvings != 1:
+            check_oracle(case, ground, found, full_boxes(ground, 0, cells[pairs]), 3)
+    assert unsafe > 0
+    assert proved > 0 or halvings == 0
+
+
+def same(first: Found, second: Found, row: int, image: int) -> None:
+    """What one image has in a survey of it alone is what it has, as a row, in one of several."""
+    assert first.proved == second.proved[row : row + 1]
+    assert first.bounded == second.bounded[row : row + 1]
+    own = second.left.pick(second.left.image == image)
+    assert torch.equal(first.left.cells, own.cells)
+    for part, other in ((first.left.low, own.low), (first.left.high, own.high), (first.left.depth, own.depth)):
+        assert part is not None
+        assert other is not None
+        assert torch.equal(part, other)
+
+
+@pytest.mark.parametrize("name", ["flat pool", "two hidden", "colours"])
+def test_several_images_are_looked_at_as_one_at_a_time(name: str) -> None:
+    """In any order; in tables of one image each, too; nothing depends on other images."""
+    case = balanced(RECIPES[name], 2, 2, 0.3)
+    ground = ground_with_labels(case, 4)
+    cells, pairs = near_of(ground)
+    images = torch.tensor([3, 0, 2])
+    together = near_pairs(ground, images, cells, pairs)
+    check_counts(ground, together, len(pairs), images.tolist())
+    assert len(set(together.proved)) > 1
+    for row, image in enumerate(images.tolist()):
+        same(near_pairs(ground, images[row : row + 1], cells, pairs), together, row, image)
+    some = pairs[::6]
+    rich, poor = (near_pairs(part, images, cells, some) for part in (ground, replace(ground, budget=1)))
+    assert poor.proved == rich.proved
+    assert torch.equal(poor.left.cells, rich.left.cells)
+
+
+def forms_of(table: "near_module._Table", open_: Tensor, monkeypatch: pytest.MonkeyPatch) -> tuple[Tensor, Forms]:
+    """Images and forms by which pairs would be proved, in the order of the pairs."""
+    seen: list[tuple[Tensor, Forms]] = []
+    numbers: list[Tensor] = []
+
+    def spy_forms(*arguments: Any) -> Iterator[tuple[Tensor, Forms]]:
+        for which, forms in pair_forms(*arguments):
+            numbers.append(which)
+            yield which, forms
+
+    def spy(ground: Ground, image: Tensor, forms: Forms, t: int) -> Tensor:
+        assert t == 2
+        seen.append((image, forms))
+        return proves(ground, image, forms, t)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(near_module, "pair_forms", spy_forms)
+        patch.setattr(near_module, "proves", spy)
+        table.prove(open_)
+    order = torch.cat(numbers).argsort()
+    assert len(order) == len(open_)
+    image = torch.cat([image for image, _ in seen])[order]
+    centre, radius = (torch.cat([getattr(forms, side) for _, forms in seen])[order] for side in ("centre", "radius"))
+    return image, Forms(centre, radius)
+
+
+@pytest.mark.parametrize("budget", [1, 2**24])
+@pytest.mark.parametrize("name", ["two hidden", "colours", "stride", "flat pool"])
+def test_parts_are_bounded_by_their_own_forms(name: str, budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each pair of parts those of its box, carried as a whole; images in tables of their own or in one."""
+    case, generator = balanced(RECIPES[name], 2, 2, 0.3), torch.Generator().manual_seed(0)
+    ground = replace(ground_with_labels(case, 4), budget=budget)
+    cells, pairs = near_of(ground)
+    images = torch.tensor([3, 0, 2])
+    chosen = pairs[torch.randperm(len(pairs), generator=generator)[:8]]
+    rows = torch.arange(3).repeat_interleave(len(chosen))
+    both = chosen.repeat(3, 1)
+    open_ = torch.cat([rows[:, None], both, torch.zeros_like(both)], 1)
+    for level in range(3):
+        open_ = children(open_, level)
+        starts = []
+        for start, singles in near_module._tables(ground, images, cells, level):
+            starts.append(start)
+            own = open_[(open_[:, 0] >= start) & (open_[:, 0] < start + len(singles.images))]
+            own = own[torch.randperm(len(own), generator=generator)[:24]]
+            table = near_module._Table(ground, singles, start, len(cells))
+            image, forms = forms_of(table, own, monkeypatch)
+            assert torch.equal(image, images[own[:, 0]])
+            boxes = join([pair_boxes(ground, int(images[row[0]]), cells, row[None, 1:], level) for row in own])
+            whole = carry_items(replace(ground, budget=2**24), box_items(ground, boxes))
+            assert torch.allclose(forms.centre, whole.centre, rtol=0, atol=1e-9)
+            assert torch.allclose(forms.radius, whole.radius, rtol=0, atol=1e-9)
+            u = directions(forms.centre.shape[1] - 1, generator)
+            centre, radius, truth = (
+                values_of(forms.centre, u),
+                values_of(forms.radius, u),
+                features_at(ground, boxes, u),
+            )
+            assert bool(((truth >= centre - radius - 1e-9) & (truth <= centre + radius + 1e-9)).all())
+        assert starts == ([0, 1, 2] if budget == 1 else [0])
+
+
+@pytest.mark.parametrize(("sample", "worth"), [(1, 2.0), (2, 2.0), (2, 0.9), (3, 0.0), (16, 2.0)])
+@pytest.mark.parametrize("name", ["two hidden", "colours"])
+def test_samples_decide_only_where_to_look(
+    name: str, sample: int, worth: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = balanced(RECIPES[name], 1, 2, 0.1)
+    ground = ground_with_labels(case, 2)
+    cells, pairs = near_of(ground)
+    monkeypatch.setattr(near_module, "SAMPLE", sample)
+    monkeypatch.setattr(parts_module, "WORTH", worth)
+    found = near_pairs(ground, torch.tensor([0, 1]), cells, pairs)
+    check_counts(ground, found, len(pairs), [0, 1])
+    for image in (0, 1):
+        check_safe(case, ground, found, full_boxes(ground, image, cells[pairs]))
+        same(near_pairs(ground, torch.tensor([image]), cells, pairs), found, image, image)
+    assert found.left.depth is not None
+    assert set(found.left.depth.tolist()) == {5}
+    assert all(0 < proved < len(pairs) for proved in found.proved)
+
+
+@pytest.mark.parametrize(
+    ("seed", "most", "few", "level"), [(1, 0, 0, 0), (1, 2**20, 10**9, 0), (1, 200, 0, 1), (2, 2**20, 45, 1)]
+)
+def test_too_many_or_too_few_pairs_stay_as_they_are(
+    seed: int, most: int, few: int, level: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = balanced(RECIPES["two hidden"], seed, 2, 0.1)
+    ground = ground_with_labels(case, 2)
+    cells, pairs = near_of(ground)
+    usual = near_pairs(ground, torch.tensor([0, 1]), cells, pairs)
+    monkeypatch.setattr(parts_module, "MOST", most)
+    monkeypatch.setattr(near_module, "FEW", {"cpu": few})
+    found = near_pairs(ground, torch.tensor([0, 1]), cells, pairs)
+    check_counts(ground, found, len(pairs), [0, 1])
+    for image in (0, 1):
+        check_safe(case, ground, found, full_boxes(ground, image, cells[pairs]))
+    assert found.left.depth is not None
+    assert set(found.left.depth.tolist()) == {2 * level + 1}
+    assert sum(found.proved) < sum(usual.proved)
+
+
+@pytest.mark.parametrize("name", ["flat", "two hidden"])
+def test_no_pairs_are_proved_and_left(name: str) -> None:
+    ground = ground_with_labels(balanced(RECIPES[name], 1, 2, 0.1), 2)
+    cells, pairs = near_of(ground)
+    found = near_pairs(ground, torch.tensor([0, 1]), cells, pairs[:0])
+    assert found.proved == [0, 0]
+    assert len(found.left) == 0
+
+
+NO_NUMBERS = {bend[0]: Recipe((1, 4, 4), (conv(2, 2), RELU), (4,), bend) for bend in (RELU, TANH, SIGMOID)}
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("bend", NO_NUMBERS)
+def test_a_part_that_is_no_number_proves_nothing(bend: str, value: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One part of one pixel's range in one of two images: just the pairs with it are not proved."""
+    monkeypatch.setattr(near_module, "HALVINGS", 1)
+    case = balanced(NO_NUMBERS[bend], 1, 2, 0.0, by=50.0)
+    ground = cluster_search(case, 2, torch.stack([case.image] * 2), [case.label] * 2).ground
+    cells, pairs = near_of(ground)
+    images = torch.tensor([1, 0])
+    assert near_pairs(ground, images, cells, pairs).proved == [len(pairs)] * 2
+    pixel = 5
+    own = int((pairs == pixel).sum())
+
+    def broken(ground: Ground, images: Tensor, items: Items) -> Singles:
+        singles = make_singles(ground, images, items)
+        part = int(singles.head.centre.shape[1] > len(cells))  # the upper half, if there are halves
+        singles.head.centre[1, part * len(cells) + pixel, 0, 2] = value
+        return singles
+
+    monkeypatch.setattr(near_module, "make_singles", broken)
+    found = near_pairs(ground, images, cells, pairs)
+    check_counts(ground, found, len(pairs), [1, 0])
+    assert found.proved == [len(pairs), len(pairs) - Fraction(own, 2)]
+    assert found.left.image.tolist() == [0] * len(found.left)
+    assert bool((found.left.cells == cells[pixel]).any(1).all())
