@@ -20,10 +20,14 @@ __all__ = [
     "apply_head",
     "base_values",
     "carry",
+    "carry_linear",
     "convolve_window",
     "finish",
+    "inside",
     "paste",
+    "patches",
     "shifted",
+    "window_values",
 ]
 
 Box = tuple[Span, Span]  # rows and columns
@@ -155,35 +159,50 @@ def _step(plan: LocalPlan, base: Base, sites: Sites, place: int, node: Node, sou
     box, origins = sites.box(place), [sites.box(source) for source in node.inputs]
     first, source = sources[0], node.inputs[0]
     if node.op in POINTWISE:
-        before = _window(base.maps[source], plan, sites, source, box)
+        before = window_values(base.maps[source], plan, sites, source, box)
         value = shifted(first, origins[0], box).add_(before[:, :, None])
         # Outside the map nothing changed, and f(0) - f(0) is no change either.
         return run_node(node, value).sub_(run_node(node, before)[:, :, None])
-    if node.op == "scale":
-        factor = node.tensors.get("scale")
-        value = shifted(first, origins[0], box)
-        return value * factor if factor is not None else value.clone() if value is first else value
     if node.op in ("add", "sub", "concat"):
         parts = [shifted(value, origin, box) for value, origin in zip(sources, origins, strict=True)]
         if node.op == "concat":
             return torch.cat(parts, 3)
         return parts[0] + parts[1] if node.op == "add" else parts[0] - parts[1]
-    wanted = (need(node, box[0], 0), need(node, box[1], 1))
-    if node.op == "pad":
-        value = shifted(first, origins[0], wanted)
-        return value.clone() if value is first else value
     if node.op == "max_pool":
-        patch = _window(base.maps[source], plan, sites, source, wanted, float("-inf"))
+        wanted = (need(node, box[0], 0), need(node, box[1], 1))
+        patch = window_values(base.maps[source], plan, sites, source, wanted, float("-inf"))
         value = shifted(first, origins[0], wanted) + patch[:, :, None]
-        result = _patches(node, value) - _patches(node, patch[:, :, None])
+        result = patches(node, value) - patches(node, patch[:, :, None])
         # Where a whole patch lies outside, infinity minus infinity; the mask below clears it.
-        return _inside(result, plan, sites, place)
+        return inside(result, plan, sites, place)
+    return carry_linear(plan, sites, place, node, first)
+
+
+def carry_linear(plan: LocalPlan, sites: Sites, place: int, node: Node, value: Tensor) -> Tensor:
+    """A difference behind a convolution, an average pool, a scaling or a padding.
+
+    Args:
+        plan: The local part.
+        sites: Where, and the windows of the node and of what it reads.
+        place: The node's number.
+        node: The node.
+        value: The difference that it reads, ``[images, sites, variants, C, rows, columns]``.
+
+    Returns:
+        The difference in the node's window; never the given tensor itself.
+    """
+    box, origin = sites.box(place), sites.box(node.inputs[0])
+    wanted = (need(node, box[0], 0), need(node, box[1], 1))
     if node.op == "conv":
-        return _inside(convolve_window(plan, node, first, origins[0], wanted, box), plan, sites, place)
-    return _inside(_patches(node, shifted(first, origins[0], wanted)), plan, sites, place)
+        return inside(convolve_window(plan, node, value, origin, wanted, box), plan, sites, place)
+    moved = shifted(value, origin, wanted)
+    if node.op == "avg_pool":
+        return inside(patches(node, moved), plan, sites, place)
+    factor = node.tensors.get("scale") if node.op == "scale" else None
+    return moved * factor if factor is not None else moved.clone() if moved is value else moved
 
 
-def _patches(node: Node, value: Tensor) -> Tensor:
+def patches(node: Node, value: Tensor) -> Tensor:
     """Pooling of ready-made patches ``[images, sites, variants, C, rows, columns]``: no padding."""
     flat = value.flatten(0, 2)
     if node.op == "max_pool":
@@ -252,7 +271,7 @@ def shifted(value: Tensor, now: Box, wanted: Box) -> Tensor:
     )
 
 
-def _window(source: Tensor, plan: LocalPlan, sites: Sites, place: int, box: Box, fill: float = 0.0) -> Tensor:
+def window_values(source: Tensor, plan: LocalPlan, sites: Sites, place: int, box: Box, fill: float = 0.0) -> Tensor:
     """Windows of a map ``[n, C, H, W]`` as ``[n, sites, C, rows, columns]``; ``fill`` outside the map."""
     rows, columns, outside = sites.positions(plan, place, box, source.device)
     # Advanced indices in the last two places give [n, C, sites, rows, columns].
@@ -260,9 +279,9 @@ def _window(source: Tensor, plan: LocalPlan, sites: Sites, place: int, box: Box,
     return found if outside is None else found.masked_fill(outside[:, None], fill)
 
 
-def _inside(value: Tensor, plan: LocalPlan, sites: Sites, place: int) -> Tensor:
-    """No difference outside the map: there is nothing there."""
-    outside = sites.positions(plan, place, sites.box(place), value.device)[2]
+def inside(value: Tensor, plan: LocalPlan, sites: Sites, place: int, box: Box | None = None) -> Tensor:
+    """No difference outside the map, where there is nothing; in the node's window or another box."""
+    outside = sites.positions(plan, place, box or sites.box(place), value.device)[2]
     return value if outside is None else value.masked_fill_(outside[:, None, None], 0.0)
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from l0tre.exhaustive.crop import Box, Sites, apply_head, carry, shifted
 from l0tre.exhaustive.effects import Locality, Singles, batches, seed, share
 from l0tre.exhaustive.local import POINTWISE, Span, overlap, stage_spans
+from l0tre.exhaustive.rests import Alone, carry_rests, is_chain, meeting_sites, reaches
 
 __all__ = ["Pattern", "interactions", "make_patterns"]
 
@@ -29,7 +30,8 @@ class Pattern:
         start: The stage at which the groups' changes still add up.
         first: Window of each group at that stage, at the pattern's home.
         last: Window of each group at the cut.
-        sites: Windows from ``start`` on, for each subset of at least two of the groups; the cut's is where all meet.
+        sites: Windows from ``start`` on, for each subset of at least two of the groups; the cut's is where all meet. Of
+            pairs, if there is one way through the network, only where the windows of both meet.
     """
 
     rows: Tensor
@@ -112,13 +114,17 @@ def _split_pattern(
     target = last[0]
     for rows_, columns in last[1:]:
         target = overlap(target[0], rows_), overlap(target[1], columns)
-    whole = _subset_sites(locality, first, start, target, steps)
+    chain = t == 2 and is_chain(locality.plan)
+    whole = (
+        meeting_sites(locality.plan, start, (first[0], first[1]), steps)
+        if chain
+        else _subset_sites(locality, first, start, target, steps)
+    )
     for low, high in batches(locality.plan, whole, variants, start, budget):
-        sites = {
-            subset: _subset_sites(locality, tuple(first[m] for m in subset), start, target, steps[:, low:high])
-            for size in range(2, t + 1)
-            for subset in itertools.combinations(range(t), size)
-        }
+        sites: dict[tuple[int, ...], Sites] = {tuple(range(t)): whole.part(low, high)}
+        for subset in (subset for size in range(2, t) for subset in itertools.combinations(range(t), size)):
+            own = tuple(first[member] for member in subset)
+            sites[subset] = _subset_sites(locality, own, start, target, steps[:, low:high])
         some = rows[low:high]
         yield Pattern(some.to(device), sets[some].to(device), start, first, last, sites)
 
@@ -145,6 +151,8 @@ def interactions(locality: Locality, singles: Singles, pattern: Pattern) -> Tens
     """
     plan, points = locality.plan, locality.grid.shape[1]
     t = len(pattern.first)
+    if t == 2 and is_chain(plan):
+        return _pairs(locality, singles, pattern)
     everyone = tuple(range(t))
     target = pattern.sites[everyone].box(plan.cut)
     total: Tensor | None = None
@@ -171,6 +179,22 @@ def interactions(locality: Locality, singles: Singles, pattern: Pattern) -> Tens
     return apply_head(plan, pattern.sites[everyone], change)
 
 
+def _pairs(locality: Locality, singles: Singles, pattern: Pattern) -> Tensor:
+    """The interactions of pairs, if there is one way through the local part."""
+    plan, sites, start = locality.plan, pattern.sites[0, 1], pattern.start
+    windows = [reaches(plan, start, box) for box in pattern.first]
+
+    def fetch(side: int, place: int, box: Box) -> Tensor:
+        return _own_change(locality, singles, pattern, side, place, windows[side][place - start], box)
+
+    alone = Alone(frozenset((start, *locality.stages[:-1])), fetch)
+    rest = carry_rests(plan, singles.base.maps, sites, start, alone)
+    if rest is None:
+        images, points = singles.head.shape[0], locality.grid.shape[1]
+        return singles.head.new_zeros(images, len(pattern.groups), points**2, singles.head.shape[-1])
+    return apply_head(plan, sites, rest)
+
+
 def _own_change(
     locality: Locality, singles: Singles, pattern: Pattern, member: int, joint: int, now: Box, wanted: Box
 ) -> Tensor:
@@ -178,9 +202,11 @@ def _own_change(
     groups = pattern.groups[:, member]
     if joint == 0 and locality.plan.cut > 0:
         own = seed(locality, singles.images, groups)
-    else:
-        own = singles.stored[joint][:, groups][..., : now[0].size, : now[1].size]
-    return shifted(own, now, wanted)
+        return shifted(own, now, wanted)
+    # Cut first: only what is wanted is copied.
+    common = (overlap(now[0], wanted[0]), overlap(now[1], wanted[1]))
+    rows, columns = (slice(c.first - n.first, max(c.last - n.first + 1, 0)) for n, c in zip(now, common, strict=True))
+    return shifted(singles.stored[joint][..., rows, columns][:, groups], common, wanted)
 
 
 def _outer_sum(parts: list[Tensor]) -> Tensor:
