@@ -112,6 +112,10 @@ def test_case_four_says_what_the_runs_say(study: Path) -> None:
     for row in facts["runs"]:
         if row["kind"] == "paper":
             assert row["lower"] == pytest.approx(runs[row["network"]].lower)
+    for row in facts["paper"]["networks"]:
+        lower = [image.lower for image in runs[row["network"]].images]
+        assert row["safe from 1"] == f"{sum(low >= 1 for low in lower) / len(lower):.1%}"
+        assert f"safe from {runs[row['network']].config['settings']['max_t']}" in row
 
 
 def test_case_four_compares_each_kind_by_itself(study: Path) -> None:

@@ -105,7 +105,7 @@ def summarise_case_four(out: str | Path) -> Summary:
             "observations": [
                 {key: answer[key] for key in ("topic", "claim", "answer", "estimates", "because")} for answer in answers
             ],
-            "networks": _network_rows(comparison),
+            "networks": _network_rows(comparison, group),
             "levels": level_rows(group),
         }
         for name, rows in tables.items():
@@ -176,7 +176,17 @@ def _reason(pairs: Sequence[Pair]) -> str:
     return f"differences of mean safe radii {'; '.join(ranges)}; {end}"
 
 
-def _network_rows(comparison: Comparison) -> Rows:
+def _network_rows(comparison: Comparison, runs: Sequence[RunData]) -> Rows:
+    lower = {run.network: [image.lower for image in run.latest.images] for run in runs}
+    most = max((int(run.latest.config["settings"]["max_t"]) for run in runs), default=0)
+
+    def safe(network: str) -> dict[str, str]:
+        """The share of images (correctly classified ones) for which so many pixels are shown not to do."""
+        found = lower[network]
+        return {
+            f"safe from {t}": f"{sum(low >= t for low in found) / max(1, len(found)):.1%}" for t in range(1, most + 1)
+        }
+
     return [
         {
             "network": standing.network,
@@ -184,6 +194,7 @@ def _network_rows(comparison: Comparison) -> Rows:
             "accuracy here": round(100 * standing.accuracy, 2),
             "mean safe radius": f"{standing.radius[0]:.3f} to {standing.radius[1]:.3f}",
             "estimate": standing.estimate,
+            **safe(standing.network),
             "radius known exactly": f"{standing.exact:.1%}",
             "complete": standing.finished,
         }
