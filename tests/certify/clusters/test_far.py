@@ -12,7 +12,7 @@ from torch import Tensor
 from l0tre.certify.clusters import far as far_module
 from l0tre.certify.clusters import parts as parts_module
 from l0tre.certify.clusters.behind import above, range_margins
-from l0tre.certify.clusters.far import far_pairs
+from l0tre.certify.clusters.far import coarse_ranges, far_pairs, hulls
 from l0tre.certify.clusters.forms import Forms
 from l0tre.certify.clusters.ground import Ground, near_pixels
 from l0tre.certify.clusters.local import Items
@@ -46,7 +46,8 @@ def far_of(ground: Ground) -> tuple[Tensor, Tensor]:
 
 def one_image(ground: Ground, image: int, cells: Tensor, pairs: Tensor) -> Found:
     """What is found for one image, which must be the same beside others."""
-    (found,) = far_pairs(ground, torch.tensor([image]), cells, pairs)
+    images = torch.tensor([image])
+    (found,) = far_pairs(ground, images, cells, pairs, coarse_ranges(ground, images, cells))
     return found
 
 
@@ -89,7 +90,8 @@ def test_several_images_are_as_one_at_a_time(together: int, monkeypatch: pytest.
     ground = ground_with_labels(balanced(RECIPES["two hidden"], 2, 2, 0.3), 3)
     cells, pairs = far_of(ground)
     images = [2, 0, 1]
-    many = far_pairs(ground, torch.tensor(images), cells, pairs)
+    rows = torch.tensor(images)
+    many = far_pairs(ground, rows, cells, pairs, coarse_ranges(ground, rows, cells))
     proved = set()
     for image, found in zip(images, many, strict=True):
         alone = one_image(ground, image, cells, pairs)
@@ -98,6 +100,19 @@ def test_several_images_are_as_one_at_a_time(together: int, monkeypatch: pytest.
         assert set(found.left.image.tolist()) <= {image}
         proved.add(found.proved[0])
     assert len(proved) > 1
+
+
+def test_hulls_hold_what_pixels_do_over_their_ranges() -> None:
+    ground = ground_with_labels(balanced(RECIPES["two hidden"], 2, 2, 0.3), 2)
+    cells, _ = far_of(ground)
+    images = torch.tensor([1, 0])
+    low, high = hulls(coarse_ranges(ground, images, cells), cells)
+    assert low.shape == high.shape == (2, len(cells), ground.weights.shape[-1])
+    u = directions(ground.scene.members.shape[1], torch.Generator().manual_seed(0))
+    for row, image in enumerate(images.tolist()):
+        truth = features_at(ground, full_boxes(ground, image, cells[:, None]), u)
+        assert bool(((truth >= low[row][:, None] - 1e-9) & (truth <= high[row][:, None] + 1e-9)).all())
+        assert float((high - low)[row].amax()) < 3 * float((truth.amax(1) - truth.amin(1)).amax())
 
 
 def watched(sums: "far_module._Sums", open_: Tensor, monkeypatch: pytest.MonkeyPatch) -> Interval:

@@ -12,6 +12,7 @@ from torch import Tensor
 from l0tre.certify.clusters import near as near_module
 from l0tre.certify.clusters import parts as parts_module
 from l0tre.certify.clusters.behind import proves
+from l0tre.certify.clusters.far import coarse_ranges, hulls
 from l0tre.certify.clusters.forms import Forms
 from l0tre.certify.clusters.ground import Ground, near_pixels
 from l0tre.certify.clusters.local import Items
@@ -253,3 +254,39 @@ def test_a_part_that_is_no_number_proves_nothing(bend: str, value: float, monkey
     assert found.proved == [len(pairs), len(pairs) - Fraction(own, 2)]
     assert found.left.image.tolist() == [0] * len(found.left)
     assert bool((found.left.cells == cells[pixel]).any(1).all())
+
+
+@pytest.mark.parametrize("name", ["hidden", "two hidden", "stride"])
+def test_a_quick_look_before(name: str) -> None:
+    """In tables of one image each, in any order: what is proved is safe, and each image as by itself."""
+    unsafe = 0
+    for share in (0.02, 0.3):
+        case = balanced(DEEP[name], 2, 2, share)
+        ground = ground_with_labels(case, 3)
+        cells, pairs = near_of(ground)
+        images = torch.tensor([2, 0, 1])
+        quick = hulls(coarse_ranges(ground, images, cells), cells)
+        together = near_pairs(ground, images, cells, pairs, quick)
+        parted = near_pairs(replace(ground, budget=1), images, cells, pairs, quick)
+        assert parted.proved == together.proved
+        check_counts(ground, together, len(pairs), images.tolist())
+        for row, image in enumerate(images.tolist()):
+            own = torch.tensor([image])
+            alone = near_pairs(ground, own, cells, pairs, hulls(coarse_ranges(ground, own, cells), cells))
+            assert alone.proved == together.proved[row : row + 1]
+            bad, _ = check_safe(case, ground, alone, full_boxes(ground, image, cells[pairs]))
+            unsafe += bad
+    assert unsafe > 0
+
+
+@pytest.mark.parametrize("name", ["hidden", "two hidden", "stride"])
+def test_a_quick_look_proves_pairs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By itself, without any forms; and nothing if the bounds are no numbers."""
+    ground = ground_with_labels(balanced(DEEP[name], 2, 2, 0.0, by=5.0), 1)
+    cells, pairs = near_of(ground)
+    images = torch.tensor([0])
+    low, high = hulls(coarse_ranges(ground, images, cells), cells)
+    monkeypatch.setattr(near_module, "proves", lambda _, image, __, ___: torch.zeros(len(image), dtype=torch.bool))
+    assert near_pairs(ground, images, cells, pairs, (low, high)).proved[0] > 0
+    assert near_pairs(ground, images, cells, pairs).proved[0] == 0
+    assert near_pairs(ground, images, cells, pairs, (low * torch.nan, high)).proved[0] == 0

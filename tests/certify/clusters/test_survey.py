@@ -226,7 +226,7 @@ def test_margins_that_are_no_numbers_prove_no_pairs(value: float, monkeypatch: p
     ground, found = start(balanced(DEEP["hidden"], 0, 2, 0.0, by=5.0), 2)
     assert found.proved[0] > 0
     monkeypatch.setattr(behind_module, "behind", broken_forms)
-    for module in (behind_module, far_module):
+    for module in (behind_module, far_module, near_module):
         monkeypatch.setattr(module, "range_margins", broken_ranges)
     again = survey(ground, torch.tensor([0]), 2)
     assert again.proved == [0]

@@ -14,14 +14,14 @@ from l0tre.certify.clusters.parts import SAMPLE, Found, children, full_boxes, ha
 from l0tre.certify.interval import Interval
 from l0tre.certify.nodes import join
 
-__all__ = ["far_pairs"]
+__all__ = ["coarse_ranges", "far_pairs", "hulls", "table_bytes"]
 
 TOGETHER = 16  # images whose tables are made together
 ROWS = {"cpu": 2**12, "cuda": 2**22}  # of pairs together: on a CPU more would not fit its caches
 HALVINGS = (2, 4)  # of single pixels' ranges: the finer ones only for what the coarser ones leave
 
 
-def far_pairs(ground: Ground, images: Tensor, cells: Tensor, pairs: Tensor) -> list[Found]:
+def far_pairs(ground: Ground, images: Tensor, cells: Tensor, pairs: Tensor, tables: Sequence[Interval]) -> list[Found]:
     """Prove pairs of each image over finer and finer parts of both ranges.
 
     What a pixel does to the dense layer over a part of its range is the hull of what it does over much smaller parts,
@@ -32,20 +32,37 @@ def far_pairs(ground: Ground, images: Tensor, cells: Tensor, pairs: Tensor) -> l
         images: int64 ``[images]``, rows of the scene's images.
         cells: int64 ``[pixels]``.
         pairs: int64 ``[pairs, 2]``, numbers of pixels that no neuron before the dense layer sees together.
+        tables: See :func:`coarse_ranges`.
 
     Returns:
         What was found for each image.
     """
-    found = []
-    width, features = ground.scene.members.shape[1], ground.weights.shape[-1]
-    one = 64 * len(cells) * 2 ** HALVINGS[0] * (1 + width) * features
+    return [_search(ground, image, cells, pairs, table) for image, table in zip(images.tolist(), tables, strict=True)]
+
+
+def coarse_ranges(ground: Ground, images: Tensor, cells: Tensor) -> list[Interval]:
+    """For each image what the coarsest parts of ranges do to the dense layer, ``[parts * pixels, features]`` each."""
+    one = 4 * table_bytes(ground, cells)
     # A GPU would wait for the many small steps of one image.
     together = max(1, min(TOGETHER, ground.budget // one))
-    for start in range(0, len(images), together):
-        part = images[start : start + together].tolist()
-        tables = _ranges(ground, part, cells, HALVINGS[0])
-        found += [_search(ground, image, cells, pairs, table) for image, table in zip(part, tables, strict=True)]
-    return found
+    return [
+        table
+        for start in range(0, len(images), together)
+        for table in _ranges(ground, images[start : start + together].tolist(), cells, HALVINGS[0])
+    ]
+
+
+def table_bytes(ground: Ground, cells: Tensor) -> int:
+    """Memory that the coarsest table of one image takes."""
+    width, features = ground.scene.members.shape[1], ground.weights.shape[-1]
+    parts: int = 2 ** HALVINGS[0]
+    return 16 * len(cells) * parts * (1 + width) * features
+
+
+def hulls(tables: Sequence[Interval], cells: Tensor) -> Interval:
+    """What pixels can do over their whole ranges, ``[images, pixels, features]`` each."""
+    whole = [_hull(table, 0, len(cells)) for table in tables]
+    return torch.stack([low for low, _ in whole]), torch.stack([high for _, high in whole])
 
 
 def _search(ground: Ground, image: int, cells: Tensor, pairs: Tensor, leaves: Interval) -> Found:

@@ -16,7 +16,18 @@ from l0tre.exhaustive.crop import Box, convolve_window, shifted
 from l0tre.exhaustive.local import LocalPlan, Span, need, plan_local, spans
 from l0tre.model.graph import Node, run_node
 
-__all__ = ["Items", "Local", "Site", "carry", "dense", "dense_values", "item_bytes", "make_local", "stages"]
+__all__ = [
+    "Items",
+    "Local",
+    "Site",
+    "carry",
+    "dense",
+    "dense_values",
+    "gather_dense",
+    "item_bytes",
+    "make_local",
+    "stages",
+]
 
 
 @dataclass(frozen=True)
@@ -231,11 +242,12 @@ class Site:
 
     def inside(self, place: int, forms: Forms) -> Forms:
         """No difference outside the map: there is nothing there."""
+        return Forms(self.clear(place, forms.centre), self.clear(place, forms.radius))
+
+    def clear(self, place: int, value: Tensor) -> Tensor:
+        """The same for numbers ``[items, columns, C, rows, columns]`` in a window."""
         outside = self.places(place, self.windows[place])[2]
-        if outside is None:
-            return forms
-        outside = outside[:, None, None]
-        return Forms(forms.centre.masked_fill_(outside, 0.0), forms.radius.masked_fill_(outside, 0.0))
+        return value if outside is None else value.masked_fill_(outside[:, None, None], 0.0)
 
 
 def _through(site: Site, place: int, node: Node, sources: Sequence[Forms]) -> Forms:
@@ -270,11 +282,27 @@ def _through(site: Site, place: int, node: Node, sources: Sequence[Forms]) -> Fo
 
 
 def dense(site: Site, forms: Forms, heads: tuple[Tensor, Tensor]) -> Forms:
-    """The dense layer: what every position of the windows adds, grouped by position, so that weights are read once."""
+    """The dense layer."""
+    centre, radius = gather_dense(site, ((forms.centre, False), (forms.radius, True)), heads)
+    return Forms(centre, radius)
+
+
+def gather_dense(site: Site, parts: Sequence[tuple[Tensor, bool]], heads: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
+    """What every position of the windows adds to the dense layer, grouped by position, so that weights are read once.
+
+    Args:
+        site: Where the items are.
+        parts: Numbers ``[items, columns, C, rows, columns]`` in the window of the cut, each with the weights or, if so
+            marked, with their absolute values.
+        heads: See :func:`carry`.
+
+    Returns:
+        For each part ``[items, columns, features]``.
+    """
     (kinds, weights), count = heads, len(site.image)
     features = weights.shape[-1]
-    if not forms.centre.numel():
-        return Forms(*(forms.centre.new_zeros(*forms.centre.shape[:2], features) for _ in range(2)))
+    if not parts[0][0].numel():
+        return tuple(part.new_zeros(*part.shape[:2], features) for part, _ in parts)
     rows, columns, _ = site.places(site.local.plan.cut, site.windows[-1])
     # Outside the map any weight will do: there is no change.
     position = (kinds[site.image][:, None, None] * weights.shape[1] + rows) * weights.shape[2] + columns
@@ -282,9 +310,11 @@ def dense(site: Site, forms: Forms, heads: tuple[Tensor, Tensor]) -> Forms:
     groups, area = in_groups(position, weights[..., 0, 0].numel()), len(position) // count
     item, offset, where = groups.slots // area, groups.slots % area, groups.where.view(count, area)
     matrix = weights.flatten(0, 2)[position[groups.first]]  # [batches, C, features]
-    parts = []
-    for part, factor in ((forms.centre, matrix), (forms.radius, matrix.abs())):
-        entries = part.flatten(3)[item, :, :, offset]  # [batches, length, 1 + variables, C]
-        product = torch.bmm(entries.flatten(1, 2), factor).view(-1, part.shape[1] * features)
-        parts.append(torch.nn.functional.embedding_bag(where, product, mode="sum").view(count, -1, features))
-    return Forms(parts[0], parts[1])
+    found = []
+    for part, positive in parts:
+        entries = part.flatten(3)[item, :, :, offset]  # [batches, length, columns, C]
+        product = torch.bmm(entries.flatten(1, 2), matrix.abs() if positive else matrix)
+        product = product.view(-1, part.shape[1] * features)
+        total = torch.nn.functional.embedding_bag(where, product, mode="sum")
+        found.append(total.view(count, -1, features))
+    return tuple(found)

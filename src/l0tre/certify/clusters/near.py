@@ -7,11 +7,13 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from l0tre.certify.clusters.behind import proves
+from l0tre.certify.clusters.behind import above, proves, range_margins
 from l0tre.certify.clusters.ground import Ground
 from l0tre.certify.clusters.margins import box_items
 from l0tre.certify.clusters.pairs import Singles, make_singles, pair_forms, singles_bytes
 from l0tre.certify.clusters.parts import SAMPLE, Found, children, full_boxes, halved, look, pair_boxes, too_many
+from l0tre.certify.clusters.quick import interaction_sizes, make_sizes
+from l0tre.certify.interval import Interval
 from l0tre.certify.nodes import join
 
 __all__ = ["near_pairs"]
@@ -20,7 +22,7 @@ HALVINGS = 2  # of the ranges, if there are hidden layers behind the windows: el
 FEW = {"cpu": 2**10, "cuda": 2**18}  # pairs for which no further tables are made: they go on as boxes
 
 
-def near_pairs(ground: Ground, images: Tensor, cells: Tensor, pairs: Tensor) -> Found:
+def near_pairs(ground: Ground, images: Tensor, cells: Tensor, pairs: Tensor, hulls: Interval | None = None) -> Found:
     """Prove pairs of all images.
 
     Args:
@@ -28,6 +30,8 @@ def near_pairs(ground: Ground, images: Tensor, cells: Tensor, pairs: Tensor) -> 
         images: int64 ``[images]``, rows of the scene's images.
         cells: int64 ``[pixels]``.
         pairs: int64 ``[pairs, 2]``, numbers of pixels that a neuron before the dense layer may see together.
+        hulls: What each pixel can do to the dense layer alone, ``[images, pixels, features]`` each, for a quick look
+            before; none if scores follow the windows at once.
 
     Returns:
         What was found.
@@ -46,6 +50,9 @@ def near_pairs(ground: Ground, images: Tensor, cells: Tensor, pairs: Tensor) -> 
         for start, singles in _tables(ground, images, cells, level):
             own = ((open_[:, 0] >= start) & (open_[:, 0] < start + len(singles.images))).nonzero()[:, 0]
             table = _Table(ground, singles, start, len(cells))
+            if hulls is not None and not level:
+                safe[own] = table.glance(open_[own], hulls)
+                own = own[~safe[own]]
             # Whole arrangements of two pixels: those of one arrangement are bounded together.
             sample = ((open_[own, 2] - open_[own, 1]) % SAMPLE == 1) & (level < finest)
             safe[own] = look(open_[own], open_[own, 0], sample, table.prove)
@@ -79,6 +86,18 @@ class _Table:
     singles: Singles
     start: int
     count: int
+
+    def glance(self, open_: Tensor, hulls: Interval) -> Tensor:
+        """Which pairs of whole ranges are proved by the sizes of their interactions, bool ``[pairs]``."""
+        image, pairs = open_[:, 0] - self.start, open_[:, 1:3]
+        safe = torch.empty(len(open_), dtype=torch.bool, device=open_.device)
+        sizes = make_sizes(self.ground, self.singles)
+        for which, together in interaction_sizes(self.ground, self.singles, sizes, image, pairs):
+            place, (first, second) = open_[which, 0], pairs[which].T
+            low, high = (side[place, first] + side[place, second] for side in hulls)
+            ranges, scene_image = (low - together, high + together), self.singles.images[image[which]]
+            safe[which] = above(self.ground, scene_image, range_margins(self.ground, scene_image, ranges), 2)
+        return safe
 
     def prove(self, open_: Tensor) -> Tensor:
         """Which pairs are proved over their parts of the ranges, bool ``[pairs]``."""

@@ -18,9 +18,20 @@ from l0tre.certify.clusters.local import Items, Local, Site, dense, dense_values
 from l0tre.certify.support import NONLINEAR
 from l0tre.exhaustive.crop import Box, convolve_window, shifted
 from l0tre.exhaustive.local import Span, need, overlap
-from l0tre.model.graph import run_node
+from l0tre.model.graph import Node, run_node
 
-__all__ = ["Singles", "add_forms", "make_singles", "pair_forms", "singles_bytes"]
+__all__ = [
+    "Pattern",
+    "Pixel",
+    "Singles",
+    "add_forms",
+    "cut_out",
+    "make_singles",
+    "map_rest",
+    "pair_forms",
+    "patterns",
+    "singles_bytes",
+]
 
 Pixel = tuple[int, int]
 
@@ -107,6 +118,17 @@ def pair_forms(ground: Ground, singles: Singles, image: Tensor, pairs: Tensor) -
         Which pairs, int64 ``[batch]``, and forms of the dense layer behind the windows,
         ``[batch, 1 + 2 * width, features]``.
     """
+    columns = singles.head.centre.shape[2] * 2 - 1
+    for pattern, which in patterns(ground, singles, pairs, columns):
+        yield which, _bound(ground, singles, pattern, image[which], pairs[which])
+
+
+def patterns(ground: Ground, singles: Singles, pairs: Tensor, columns: int) -> Iterator[tuple["Pattern", Tensor]]:
+    """Pairs of pixels ``[pairs, 2]`` by their arrangement, as many together as the budget allows.
+
+    Yields:
+        The arrangement, and which pairs have it, int64 ``[batch]``.
+    """
     stride, (_, height, width) = ground.local.plan.stride, ground.local.plan.graph.input_shape
     first, second = singles.places[pairs[:, 0]], singles.places[pairs[:, 1]]
     parts = torch.cat([first % stride, second - first], 1).T
@@ -117,15 +139,14 @@ def pair_forms(ground: Ground, singles: Singles, image: Tensor, pairs: Tensor) -
     stops = group.bincount().cumsum(0).tolist()
     for start, stop in zip([0, *stops], stops, strict=False):  # of no pairs there are no kinds
         phase_row, phase_column, down, right = parts[:, order[start]].tolist()
-        pattern = _Pattern(ground.local, (phase_row, phase_column), (down, right))
-        most = max(1, ground.budget // pattern.item_bytes(singles.head.centre.shape[2] * 2 - 1))
+        pattern = Pattern(ground.local, (phase_row, phase_column), (down, right))
+        most = max(1, ground.budget // pattern.item_bytes(columns))
         for begin in range(start, stop, most):
             ground.scene.pulse()
-            which = order[begin : min(begin + most, stop)]
-            yield which, _bound(ground, singles, pattern, image[which], pairs[which])
+            yield pattern, order[begin : min(begin + most, stop)]
 
 
-class _Pattern:
+class Pattern:
     """Pairs of one arrangement: the phase of the first pixel, and how far away the second one is."""
 
     def __init__(self, local: Local, phase: Pixel, offset: Pixel) -> None:
@@ -145,7 +166,14 @@ class _Pattern:
         )
 
     def met(self, place: int) -> bool:
+        """Whether the windows meet at a position."""
         return all(span.size for span in self.meets[place])
+
+    def site(self, ground: Ground, singles: Singles, image: Tensor, pairs: Tensor) -> Site:
+        """Where pairs of this arrangement meet."""
+        stride = self.local.plan.stride
+        row, column = singles.places[pairs[:, 0]].T
+        return Site(self.local, ground.scene, singles.images[image], (row // stride, column // stride), self.meets)
 
     def item_bytes(self, columns: int) -> int:
         """Memory that one pair takes."""
@@ -165,13 +193,10 @@ def _moved(box: Box, steps: tuple[int, int], pace: int) -> Box:
     return rows, columns
 
 
-def _bound(ground: Ground, singles: Singles, pattern: _Pattern, image: Tensor, pairs: Tensor) -> Forms:
+def _bound(ground: Ground, singles: Singles, pattern: Pattern, image: Tensor, pairs: Tensor) -> Forms:
     """The forms of pairs of one arrangement behind the windows."""
     local, width = ground.local, singles.head.centre.shape[2] - 1
-    stride = local.plan.stride
-    corner = singles.places[pairs[:, 0]]
-    steps = (corner[:, 0] // stride, corner[:, 1] // stride)
-    site = Site(local, ground.scene, singles.images[image], steps, pattern.meets)
+    site = pattern.site(ground, singles, image, pairs)
     rows = [singles.row[pairs[:, side]] for side in (0, 1)]
 
     def alone(place: int, wanted: Box) -> list[Tensor]:
@@ -179,11 +204,7 @@ def _bound(ground: Ground, singles: Singles, pattern: _Pattern, image: Tensor, p
         sides = []
         for side in (0, 1):
             forms, box = singles.tables[pattern.phases[side]][place], pattern.boxes[side][place]
-            # Cut first: only what is wanted is copied.
-            common = (overlap(box[0], wanted[0]), overlap(box[1], wanted[1]))
-            cut = [slice(c.first - b.first, max(c.last - b.first + 1, 0)) for b, c in zip(box, common, strict=True)]
-            picked = (part[..., cut[0], cut[1]][image, rows[side]] for part in (forms.centre, forms.radius))
-            sides.append([shifted(part, common, wanted) for part in picked])
+            sides.append([cut_out(part, box, wanted, image, rows[side]) for part in (forms.centre, forms.radius)])
         return [add_forms(first, second) for first, second in zip(*sides, strict=True)]
 
     rest: dict[int, list[Tensor]] = {}
@@ -220,17 +241,26 @@ def _bound(ground: Ground, singles: Singles, pattern: _Pattern, image: Tensor, p
     return Forms(total[0], total[1])
 
 
+def cut_out(table: Tensor, box: Box, wanted: Box, image: Tensor, rows: Tensor) -> Tensor:
+    """Rows ``[batch]`` of a table ``[images, rows, ..., height, width]`` known in a box, in another box."""
+    common = (overlap(box[0], wanted[0]), overlap(box[1], wanted[1]))
+    cut = [slice(c.first - b.first, max(c.last - b.first + 1, 0)) for b, c in zip(box, common, strict=True)]
+    return shifted(table[..., cut[0], cut[1]][image, rows], common, wanted)  # only what is wanted is copied
+
+
 def _linear(site: Site, place: int, rest: list[Tensor]) -> list[Tensor]:
     """The rest behind a linear operation."""
-    local = site.local
-    node = local.plan.graph.nodes[place]
+    positive = site.local.positive[place]
+    return [
+        map_rest(site, place, kind, part) for kind, part in zip((site.local.plain[place], positive), rest, strict=True)
+    ]
+
+
+def map_rest(site: Site, place: int, node: Node, rest: Tensor) -> Tensor:
+    """Numbers ``[items, columns, C, rows, columns]`` behind a linear operation, or the one of its absolute weights."""
     box, now = site.windows[place], site.windows[node.inputs[0]]
     wanted = (need(node, box[0], 0), need(node, box[1], 1))
     if node.op == "conv":
-        kinds = zip((node, local.positive[place]), rest, strict=True)
-        forms = (convolve_window(local.plan, kind, part[:, :, None], now, wanted, box)[:, :, 0] for kind, part in kinds)
-        inside = site.inside(place, Forms(*forms))
-        return [inside.centre, inside.radius]
-    moved = [shifted(part, now, wanted) for part in rest]
-    scale = node.tensors.get("scale")
-    return moved if scale is None else [moved[0] * scale, moved[1] * scale.abs()]
+        return site.clear(place, convolve_window(site.local.plan, node, rest[:, :, None], now, wanted, box)[:, :, 0])
+    moved, scale = shifted(rest, now, wanted), node.tensors.get("scale")
+    return moved if scale is None else moved * scale

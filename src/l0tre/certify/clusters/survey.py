@@ -1,14 +1,14 @@
 """The first look at a level: every set of pixels at once, those that are far apart decided by sums of tables."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from l0tre.certify.clusters.far import far_pairs
+from l0tre.certify.clusters.far import coarse_ranges, far_pairs, hulls, table_bytes
 from l0tre.certify.clusters.forms import least
 from l0tre.certify.clusters.ground import Ground, errors, near_pixels
 from l0tre.certify.clusters.margins import lower_forms
@@ -49,14 +49,37 @@ def survey(ground: Ground, images: Tensor, t: int) -> Found:
         return _triples(ground, images, cells)
     sets = torch.combinations(torch.arange(len(cells), device=cells.device))
     close = near_pixels(ground.local, *_pixels(ground, cells[sets]).T)
-    near = near_pairs(ground, images, cells, sets[close])
-    look = _added_pairs if ground.local.flat else far_pairs
-    far = look(ground, images, cells, sets[~close])
-    return Found(
-        [first + second.proved[0] for first, second in zip(near.proved, far, strict=True)],
-        join([near.left, *(found.left for found in far)]),
-        [first + second.bounded[0] for first, second in zip(near.bounded, far, strict=True)],
-    )
+    if ground.local.flat:
+        near = near_pairs(ground, images, cells, sets[close])
+        far = _added_pairs(ground, images, cells, sets[~close])
+        return _joined([near, *far], [images, *images[:, None]], images)
+    found: list[Found] = []
+    owners: list[Tensor] = []
+    most = max(1, ground.budget // (4 * table_bytes(ground, cells)))
+    for start in range(0, len(images), most):
+        part = images[start : start + most]
+        tables = coarse_ranges(ground, part, cells)
+        found.append(near_pairs(ground, part, cells, sets[close], hulls(tables, cells)))
+        found += far_pairs(ground, part, cells, sets[~close], tables)
+        owners += [part, *part[:, None]]
+    return _joined(found, owners, images)
+
+
+def _joined(found: Sequence[Found], owners: Sequence[Tensor], images: Tensor) -> Found:
+    """Several looks at different sets as one.
+
+    Args:
+        found: What each look found.
+        owners: The images of each look.
+        images: All images.
+    """
+    place = {image: row for row, image in enumerate(images.tolist())}
+    proved, bounded = [Fraction(0)] * len(place), [0] * len(place)
+    for part, owner in zip(found, owners, strict=True):
+        for image, share, count in zip(owner.tolist(), part.proved, part.bounded, strict=True):
+            proved[place[image]] += share
+            bounded[place[image]] += count
+    return Found(proved, join([part.left for part in found]), bounded)
 
 
 def _added_pairs(ground: Ground, images: Tensor, cells: Tensor, pairs: Tensor) -> list[Found]:
