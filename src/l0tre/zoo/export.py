@@ -1,5 +1,6 @@
 """Trained networks of the zoo as files that other programs read: ``.onnx`` and ``.pt2``."""
 
+import logging
 import tempfile
 import warnings
 from importlib.resources.abc import Traversable
@@ -60,19 +61,26 @@ def _write(module: nn.Module, shape: tuple[int, ...], file: Path) -> None:
     if file.suffix == ".pt2":
         torch.export.save(torch.export.export(module, sample, dynamic_shapes=sizes), file)
         return
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about the exporter's own parts, nothing that a user can act on
-        torch.onnx.export(
-            module,
-            sample,
-            file,
-            dynamo=True,
-            dynamic_shapes=sizes,
-            input_names=["input"],
-            output_names=["scores"],
-            external_data=False,
-            verbose=False,
-        )
+    # What it says is about the exporter's own parts, nothing that a user can act on.
+    talk = logging.getLogger("torch.onnx._internal.exporter._registration")
+    level = talk.level
+    talk.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.onnx.export(
+                module,
+                sample,
+                file,
+                dynamo=True,
+                dynamic_shapes=sizes,
+                input_names=["input"],
+                output_names=["scores"],
+                external_data=False,
+                verbose=False,
+            )
+    finally:
+        talk.setLevel(level)
 
 
 def _compare(module: nn.Module, file: Path) -> float:
