@@ -21,6 +21,7 @@ __all__ = [
     "base_values",
     "carry",
     "carry_linear",
+    "common_part",
     "convolve_window",
     "finish",
     "inside",
@@ -251,6 +252,16 @@ def convolve_window(plan: LocalPlan, node: Node, value: Tensor, now: Box, wanted
     else:
         result = convolve(flat)
     return result.reshape(*value.shape[:3], *out)
+
+
+def common_part(value: Tensor, now: Box, wanted: Box) -> tuple[Tensor, Box]:
+    """The part of something known on one box (its last two dimensions) that another box wants, and where that is.
+
+    To cut before rows are picked copies only what is wanted; :func:`shifted` then adds the zeros around.
+    """
+    common = (overlap(now[0], wanted[0]), overlap(now[1], wanted[1]))
+    rows, columns = (slice(c.first - n.first, max(c.last - n.first + 1, 0)) for n, c in zip(now, common, strict=True))
+    return value[..., rows, columns], common
 
 
 def shifted(value: Tensor, now: Box, wanted: Box) -> Tensor:

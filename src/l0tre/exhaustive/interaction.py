@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from l0tre.exhaustive.crop import Box, Sites, apply_head, carry, shifted
+from l0tre.exhaustive.crop import Box, Sites, apply_head, carry, common_part, shifted
 from l0tre.exhaustive.effects import Locality, Singles, batches, seed, share
 from l0tre.exhaustive.local import POINTWISE, Span, overlap, stage_spans
 from l0tre.exhaustive.rests import Alone, carry_rests, is_chain, meeting_sites, reaches
@@ -203,10 +203,8 @@ def _own_change(
     if joint == 0 and locality.plan.cut > 0:
         own = seed(locality, singles.images, groups)
         return shifted(own, now, wanted)
-    # Cut first: only what is wanted is copied.
-    common = (overlap(now[0], wanted[0]), overlap(now[1], wanted[1]))
-    rows, columns = (slice(c.first - n.first, max(c.last - n.first + 1, 0)) for n, c in zip(now, common, strict=True))
-    return shifted(singles.stored[joint][..., rows, columns][:, groups], common, wanted)
+    part, common = common_part(singles.stored[joint], now, wanted)
+    return shifted(part[:, groups], common, wanted)
 
 
 def _outer_sum(parts: list[Tensor]) -> Tensor:

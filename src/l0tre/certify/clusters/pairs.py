@@ -16,7 +16,7 @@ from l0tre.certify.clusters.forms import Forms, bend, pool
 from l0tre.certify.clusters.ground import Ground
 from l0tre.certify.clusters.local import Items, Local, Site, dense, dense_values, stages
 from l0tre.certify.support import NONLINEAR
-from l0tre.exhaustive.crop import Box, convolve_window, shifted
+from l0tre.exhaustive.crop import Box, common_part, convolve_window, shifted
 from l0tre.exhaustive.local import Span, need, overlap
 from l0tre.model.graph import Node, run_node
 
@@ -243,9 +243,8 @@ def _bound(ground: Ground, singles: Singles, pattern: Pattern, image: Tensor, pa
 
 def cut_out(table: Tensor, box: Box, wanted: Box, image: Tensor, rows: Tensor) -> Tensor:
     """Rows ``[batch]`` of a table ``[images, rows, ..., height, width]`` known in a box, in another box."""
-    common = (overlap(box[0], wanted[0]), overlap(box[1], wanted[1]))
-    cut = [slice(c.first - b.first, max(c.last - b.first + 1, 0)) for b, c in zip(box, common, strict=True)]
-    return shifted(table[..., cut[0], cut[1]][image, rows], common, wanted)  # only what is wanted is copied
+    part, common = common_part(table, box, wanted)
+    return shifted(part[image, rows], common, wanted)
 
 
 def _linear(site: Site, place: int, rest: list[Tensor]) -> list[Tensor]:
