@@ -11,8 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from l0tre.certify.clusters.ground import Ground
+from l0tre.certify.clusters.margins import box_items
+from l0tre.certify.clusters.pairs import Singles, make_singles
 from l0tre.certify.clusters.search import ClusterSearch
-from l0tre.certify.nodes import Nodes, shares
+from l0tre.certify.nodes import Nodes, join, shares
 from l0tre.certify.prover import Prover, make_prover
 from l0tre.certify.search import Search
 from l0tre.domain import Domain, make_domain
@@ -283,3 +285,12 @@ def decide(search: ClusterSearch | Search, steps: int = 400, before: Fraction = 
 def share_left(search: ClusterSearch, row: int = 0) -> Fraction:
     """How many sets the open nodes of an image stand for."""
     return sum((shares(search.scene.tree, part).get(0, Fraction(0)) for part in search.left(row)), Fraction(0))
+
+
+def singles_of(ground: Ground, images: Tensor) -> tuple[Singles, dict[int, int]]:
+    """All pixels alone, and the number of each."""
+    slots = ground.scene.slot_of_pixel
+    assert slots is not None
+    pixels = (slots >= 0).nonzero()[:, 0].tolist()
+    nodes = join([whole_boxes(ground, [(pixel,) for pixel in pixels], image) for image in images.tolist()])
+    return make_singles(ground, images, box_items(ground, nodes)), {pixel: row for row, pixel in enumerate(pixels)}

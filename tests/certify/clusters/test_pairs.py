@@ -11,7 +11,7 @@ import torch
 from l0tre.certify.clusters.forms import Forms
 from l0tre.certify.clusters.ground import Ground
 from l0tre.certify.clusters.margins import box_items, carry_items
-from l0tre.certify.clusters.pairs import Singles, add_forms, make_singles, pair_forms
+from l0tre.certify.clusters.pairs import Singles, add_forms, pair_forms
 from l0tre.certify.nodes import join
 from tests.certify.clusters.cases import (
     directions,
@@ -19,19 +19,11 @@ from tests.certify.clusters.cases import (
     ground_of,
     make_case,
     pixel_sets,
+    singles_of,
     values_of,
     whole_boxes,
 )
 from tests.certify.clusters.recipes import RECIPES
-
-
-def singles_of(ground: Ground, images: torch.Tensor) -> tuple[Singles, dict[int, int]]:
-    """All pixels alone, and the number of each."""
-    slots = ground.scene.slot_of_pixel
-    assert slots is not None
-    pixels = (slots >= 0).nonzero()[:, 0].tolist()
-    nodes = join([whole_boxes(ground, [(pixel,) for pixel in pixels], image) for image in images.tolist()])
-    return make_singles(ground, images, box_items(ground, nodes)), {pixel: row for row, pixel in enumerate(pixels)}
 
 
 def found_pairs(ground: Ground, singles: Singles, pairs: torch.Tensor) -> Forms:

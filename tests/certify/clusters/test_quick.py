@@ -9,11 +9,18 @@ from torch import Tensor
 
 from l0tre.certify.clusters.ground import Ground
 from l0tre.certify.clusters.margins import box_items
-from l0tre.certify.clusters.pairs import Singles, make_singles
+from l0tre.certify.clusters.pairs import Singles
 from l0tre.certify.clusters.quick import _bend, interaction_sizes, make_sizes
-from l0tre.certify.nodes import join
 from l0tre.model.graph import Node, run_node
-from tests.certify.clusters.cases import directions, features_at, ground_of, make_case, pixel_sets, whole_boxes
+from tests.certify.clusters.cases import (
+    directions,
+    features_at,
+    ground_of,
+    make_case,
+    pixel_sets,
+    singles_of,
+    whole_boxes,
+)
 from tests.certify.clusters.recipes import RECIPES, RELU, Recipe, conv, leaky, pool
 
 MORE = {
@@ -23,14 +30,6 @@ MORE = {
     "pool of signs": Recipe((1, 9, 10), (conv(3, 3), pool(2, 2), RELU), (4,)),
 }
 ALL = {**RECIPES, **MORE}
-
-
-def singles_of(ground: Ground, images: Tensor) -> tuple[Singles, dict[int, int]]:
-    slots = ground.scene.slot_of_pixel
-    assert slots is not None
-    pixels = (slots >= 0).nonzero()[:, 0].tolist()
-    nodes = join([whole_boxes(ground, [(pixel,) for pixel in pixels], image) for image in images.tolist()])
-    return make_singles(ground, images, box_items(ground, nodes)), {pixel: row for row, pixel in enumerate(pixels)}
 
 
 def bounds_of(ground: Ground, singles: Singles, image: Tensor, pairs: Tensor) -> Tensor:

@@ -24,6 +24,8 @@ from l0tre.model.graph import Node
 
 __all__ = ["Sizes", "interaction_sizes", "make_sizes"]
 
+ROUNDING = 1 + 2.0**-30  # nothing but sums of products that are not negative: more than all their rounding errors
+
 
 @dataclass(frozen=True)
 class Sizes:
@@ -100,7 +102,7 @@ def _bound(ground: Ground, singles: Singles, sizes: Sizes, pattern: Pattern, ima
     if local.plan.cut not in rest:
         return ground.weights.new_zeros(len(pairs), ground.weights.shape[-1])
     (total,) = gather_dense(site, [(rest[local.plan.cut][:, None], True)], (ground.kinds, ground.weights))
-    return total[:, 0]
+    return total[:, 0] * ROUNDING
 
 
 def _bend(node: Node, alone: Sequence[tuple[Tensor, Tensor]], rest: Tensor | None) -> Tensor:

@@ -1,6 +1,5 @@
 """The first look at a level: every set of pixels at once, those that are far apart decided by sums of tables."""
 
-import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import partial
@@ -16,17 +15,12 @@ from l0tre.certify.clusters.near import near_pairs
 from l0tre.certify.clusters.parts import Found, full_boxes, halved
 from l0tre.certify.nodes import join
 
-__all__ = ["sets_of", "survey"]
+__all__ = ["survey"]
 
 SINGLE_HALVINGS = 4  # of the range of every value, for the table of single pixels
 PAIR_HALVINGS = 4  # of the boxes of two pixels that are near
 TRIPLE_HALVINGS = 2  # of the boxes of three pixels: hardly any is proved whole
 ENTRIES = 2**22  # numbers of a table that are worked on at a time
-
-
-def sets_of(ground: Ground, t: int) -> int:
-    """How many sets a survey looks at."""
-    return math.comb(int(ground.scene.tree.sizes[1]), t)
 
 
 def survey(ground: Ground, images: Tensor, t: int) -> Found:
