@@ -19,6 +19,7 @@ import l0tre
 from l0tre.errors import StoreError
 from l0tre.results import Snapshot
 from l0tre.store import open_run, read_inputs, read_snapshot
+from l0tre.store.database import connect
 from tests.tools import SAMPLE_BYTES, plain_network, tiny_module
 
 OPTIONS: dict[str, Any] = {"max_t": 3, "epsilon": 0.5, "memory": 30 * SAMPLE_BYTES}
@@ -137,6 +138,16 @@ def test_the_history_of_every_image_has_times(tmp_path: Path) -> None:
     assert all(time.strptime(row[1][:19], "%Y-%m-%dT%H:%M:%S") for row in rows)
     last = {row[0]: row[3:] for row in rows}
     assert [last[place] for place in range(len(result.images))] == [(i.lower, i.upper) for i in result.images]
+
+
+def test_what_only_a_level_needs_leaves_the_disk(tmp_path: Path) -> None:
+    connection = connect(tmp_path / "run.db", create=True)
+    empty = connection.execute("PRAGMA page_count").fetchone()[0]
+    connection.execute("INSERT INTO partials VALUES (0, 2, 7, 1, ?)", (bytes(1_000_000),))
+    assert connection.execute("PRAGMA page_count").fetchone()[0] > empty + 200
+    connection.execute("DELETE FROM partials")
+    assert connection.execute("PRAGMA page_count").fetchone()[0] <= empty + 2  # SQLite's own map of pages may stay
+    connection.close()
 
 
 def test_the_inputs_come_back(tmp_path: Path) -> None:

@@ -114,6 +114,7 @@ def connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
         connection.row_factory = sqlite3.Row
         connection.execute("PRAGMA synchronous = NORMAL")
         if create:
+            connection.execute("PRAGMA auto_vacuum = FULL")  # positions inside a level leave room behind: give it back
             connection.execute("PRAGMA journal_mode = WAL")
             connection.executescript(SCHEMA)
             return connection

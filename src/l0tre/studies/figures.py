@@ -171,7 +171,7 @@ def sorted_images(run: RunData, path: Path) -> tuple[Path, ...]:
         panels[-1].set_xlabel("images, by their upper bound at t = 1")
         lines, names = panels[0].get_legend_handles_labels()
         figure.legend(lines, names, loc="outside lower center", ncols=4, frameon=False)
-        figure.suptitle(f"{run.network}, {len(order)} images, {run.words}")
+        figure.suptitle(f"{run.network}, {len(order):,} images, {run.words}")
 
     return save(path, rows, draw, (8.0, 1.3 + 2.0 * len(run.levels)))
 
