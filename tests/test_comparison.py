@@ -18,7 +18,7 @@ import l0tre
 from l0tre.comparison import compare_entrants, name_networks
 from l0tre.errors import ConfigError, StoreError
 from l0tre.results import Excluded, Guarantee, ImageBounds, Snapshot
-from l0tre.standings import Comparison, compare_snapshots
+from l0tre.standings import Comparison, Split, compare_snapshots
 from l0tre.store import read_snapshot
 from tests.tools import plain_network, tiny_module
 
@@ -90,6 +90,60 @@ def test_a_pair_turned_says_the_same(a: dict[int, tuple[int, int]], b: dict[int,
     assert replace(turned, settle="") == replace(straight, settle="")
     assert turned.overlap == straight.overlap
     assert turned.words == straight.words or straight.order in ("open", "equal")
+
+
+@settings(max_examples=300, deadline=None)
+@given(bounds_of_network, bounds_of_network)
+def test_a_split_counts_what_holds_for_all_possible_radii(
+    a: dict[int, tuple[int, int]], b: dict[int, tuple[int, int]]
+) -> None:
+    (pair,) = compare_snapshots({"a": snapshot(a), "b": snapshot(b)}).pairs
+    common = a.keys() & b.keys()
+    assert [split.t for split in pair.splits] == ([1, 2] if common else [])
+    for split in pair.splits:
+        counts = {"first": 0, "second": 0, "unknown": 0, "same": 0}
+        for index in common:
+            possible = {
+                (mine < split.t, theirs < split.t)  # a radius below t: t groups change the decision
+                for mine in range(*a[index])
+                for theirs in range(*b[index])
+            }
+            names = {(True, False): "first", (False, True): "second", (True, True): "same", (False, False): "same"}
+            counts[names[possible.pop()] if len(possible) == 1 else "unknown"] += 1
+        assert (split.first, split.second, split.unknown) == (counts["first"], counts["second"], counts["unknown"])
+        assert split.scope == "all real values"
+
+
+@given(st.integers(0, 6), st.integers(0, 6), st.integers(0, 3))
+def test_chance_is_the_share_of_splits_as_uneven(first: int, second: int, unknown: int) -> None:
+    def share(a: int, b: int) -> Fraction:
+        """By all ways to give each image to one side or the other."""
+        ways = [abs(2 * sum(sides) - a - b) for sides in itertools.product((0, 1), repeat=a + b)]
+        return Fraction(sum(way >= abs(a - b) for way in ways), len(ways))
+
+    worst = max(  # whatever the unknown images are: of one side, of the other, or of neither
+        share(first + i, second + j) for i in range(unknown + 1) for j in range(unknown + 1 - i)
+    )
+    assert Split(1, first, second, unknown, "the grid").chance == float(worst)
+
+
+def test_a_split_says_where_it_was_checked_on_a_grid_only() -> None:
+    certified, grid = snapshot({0: (1, 2), 1: (0, 1)}), snapshot({0: (1, 2), 1: (0, 1)}, "grid")
+    (pair,) = compare_snapshots({"a": certified, "b": grid}).pairs
+    assert [split.scope for split in pair.splits] == ["the grid", "all real values"]  # all are fooled by two
+    assert pair.splits[0].words("a", "b", "pixel") == (
+        "1 pixel fools only a on 0 images, only b on 0 (on the grid; p = 1)"
+    )
+    (pair,) = compare_snapshots({"a": snapshot({0: (2, 3), 1: (2, 4)}), "b": snapshot({0: (0, 1), 1: (0, 4)})}).pairs
+    assert pair.splits[1].words("a", "b", "column") == (
+        "2 columns fool only a on 0 images, only b on 1, not known on 1 (p = 1)"
+    )
+
+
+def test_many_images_are_no_trouble_for_chance() -> None:
+    assert Split(1, 3000, 0, 0, "the grid").chance == 0  # below what a float can hold
+    assert Split(1, 1500, 1500, 0, "the grid").chance == 1
+    assert 0.9 < Split(1, 5001, 4999, 0, "the grid").chance < 1
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from l0tre.inputs import Images, Labels
 from l0tre.model.load import Source, knows_its_shape, load
 from l0tre.model.network import Network
 from l0tre.results import Snapshot
-from l0tre.standings import Comparison, Pair, Standing, compare_snapshots
+from l0tre.standings import Comparison, Pair, Split, Standing, compare_snapshots
 from l0tre.store.database import DATABASE
 from l0tre.studies.network_figures import accuracy_and_robustness
 from l0tre.studies.runs import Watch, go_on, last_of
@@ -25,6 +25,7 @@ __all__ = [
     "Comparison",
     "Entrant",
     "Pair",
+    "Split",
     "Standing",
     "compare",
     "compare_entrants",
@@ -141,7 +142,7 @@ def compare_entrants(
 
 
 def write_comparison(comparison: Comparison, folder: Path, name: str = "comparison") -> tuple[Path, ...]:
-    """Write ``NAME.json``, ``NAME.csv``, ``NAME-pairs.csv`` and, if matplotlib is installed, ``NAME.png``.
+    """Write ``NAME.json``, ``NAME.csv``, ``NAME-pairs.csv``, ``NAME-splits.csv`` and, with matplotlib, ``NAME.png``.
 
     Args:
         comparison: What to write.
@@ -172,9 +173,24 @@ def write_comparison(comparison: Comparison, folder: Path, name: str = "comparis
         }
         for pair in comparison.pairs
     ]
+    splits = [
+        {
+            "first": pair.first,
+            "second": pair.second,
+            "t": split.t,
+            "only_first_fooled": split.first,
+            "only_second_fooled": split.second,
+            "unknown": split.unknown,
+            "chance": split.chance,
+            "scope": split.scope,
+        }
+        for pair in comparison.pairs
+        for split in pair.splits
+    ]
     return (
         write_json(folder / f"{name}.json", comparison.to_dict()),
         write_csv(folder / f"{name}-pairs.csv", pairs),
+        write_csv(folder / f"{name}-splits.csv", splits),
         *accuracy_and_robustness(rows, folder / name),
     )
 

@@ -3,11 +3,13 @@
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
+from math import comb
 from typing import Any, Literal
 
 from l0tre.results import ImageBounds, Snapshot
 
-__all__ = ["Comparison", "Pair", "Standing", "compare_snapshots"]
+__all__ = ["Comparison", "Pair", "Split", "Standing", "compare_snapshots"]
 
 Order = Literal["more", "less", "equal", "open"]
 Interval = tuple[float, float]
@@ -53,6 +55,45 @@ class Standing:
 
 
 @dataclass(frozen=True)
+class Split:
+    """On how many images a change of at most ``t`` groups changes the decision of one of two networks only.
+
+    Attributes:
+        t: Number of groups.
+        first: Images on which it changes the first network's decision and not the second's.
+        second: Images on which it changes the second's and not the first's.
+        unknown: Images for which it is not known of one network or the other.
+        scope: What "not" holds for: ``all real values``, or ``the grid`` where it was checked on a grid only.
+    """
+
+    t: int
+    first: int
+    second: int
+    unknown: int
+    scope: str
+
+    @property
+    def chance(self) -> float:
+        """How often a split as uneven as this, or more, comes by chance if neither network tends to be the weaker one.
+
+        The p-value of the two-sided sign test (McNemar's exact test), for images drawn at random. Unknown images count
+        for the rarer side, so it is never too small.
+        """
+        few, many = sorted((self.first, self.second))
+        few = min(few + self.unknown, many)
+        tail = sum(comb(few + many, k) for k in range(few + 1))
+        return min(1.0, float(Fraction(2 * tail, 1 << (few + many))))
+
+    def words(self, first: str, second: str, unit: str) -> str:
+        """It in one sentence, with the networks' names and what a group is called."""
+        many = f"{self.t} {unit}s fool" if self.t > 1 else f"1 {unit} fools"
+        images = "1 image" if self.first == 1 else f"{self.first} images"
+        open_ = f", not known on {self.unknown}" if self.unknown else ""
+        scope = "on the grid; " if self.scope == "the grid" else ""
+        return f"{many} only {first} on {images}, only {second} on {self.second}{open_} ({scope}p = {self.chance:.2g})"
+
+
+@dataclass(frozen=True)
 class Pair:
     """Two networks on the images that both classify correctly.
 
@@ -69,6 +110,7 @@ class Pair:
             checked on a grid only; empty if it is open.
         settle: What would settle an open order, else empty.
         same_groups: Whether both networks' images have as many groups; if not, a pixel is not the same thing to both.
+        splits: For each number of groups up to the largest ``max_t``: whose decisions so many changes change.
     """
 
     first: str
@@ -81,6 +123,7 @@ class Pair:
     scope: str
     settle: str
     same_groups: bool
+    splits: tuple[Split, ...] = ()
 
     @property
     def overlap(self) -> float:
@@ -137,7 +180,15 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """The exported JSON."""
-        pairs = [{**asdict(pair), "overlap": pair.overlap, "words": pair.words} for pair in self.pairs]
+        pairs = [
+            {
+                **asdict(pair),
+                "overlap": pair.overlap,
+                "words": pair.words,
+                "splits": [{**asdict(split), "chance": split.chance} for split in pair.splits],
+            }
+            for pair in self.pairs
+        ]
         standings = [asdict(standing) for standing in self.standings]
         return {"networks": standings, "pairs": pairs, "missing": self.missing, "same_groups": self.same_groups}
 
@@ -196,7 +247,7 @@ def _judge(a: Standing, b: Standing, first: Snapshot, second: Snapshot) -> Pair:
         order, rests_on = "less", theirs
     elif low_a == high_a == low_b == high_b:
         order, rests_on = "equal", (*mine, *theirs)
-    grid = any(image.guarantee in ("grid", "sampled") and image.lower > 0 for image in rests_on)
+    grid = any(_on_grid(image) for image in rests_on)
     count = len(both)
     return Pair(
         a.network,
@@ -209,7 +260,25 @@ def _judge(a: Standing, b: Standing, first: Snapshot, second: Snapshot) -> Pair:
         "" if order == "open" else "the grid" if grid else "all real values",
         _settle(a, b) if order == "open" else "",
         same,
+        tuple(_split(t, both) for t in range(1, min(max(a.max_t, b.max_t), a.groups, b.groups) + 1)),
     )
+
+
+def _split(t: int, both: Sequence[tuple[ImageBounds, ImageBounds]]) -> Split:
+    first = second = unknown = 0
+    grid = False
+    for mine, theirs in both:
+        known = all(image.upper <= t or image.lower >= t for image in (mine, theirs))
+        unknown += not known
+        first += known and mine.upper <= t <= theirs.lower
+        second += known and theirs.upper <= t <= mine.lower
+        grid |= any(_on_grid(image) and image.lower >= t for image in (mine, theirs))
+    return Split(t, first, second, unknown, "the grid" if grid else "all real values")
+
+
+def _on_grid(image: ImageBounds) -> bool:
+    """Whether an image's lower bound says something, and that about a grid only."""
+    return image.guarantee in ("grid", "sampled") and image.lower > 0
 
 
 def _sums(images: Sequence[ImageBounds]) -> tuple[int, int]:
@@ -237,4 +306,5 @@ def _turned(pair: Pair) -> Pair:
         second_radius=pair.first_radius,
         difference=(-high, -low),
         order=turned[pair.order],
+        splits=tuple(replace(split, first=split.second, second=split.first) for split in pair.splits),
     )

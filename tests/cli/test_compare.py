@@ -1,5 +1,6 @@
 """l0tre compare: the same bounds as evaluate, the order of the networks, and going on after a stop."""
 
+import csv
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -35,8 +36,17 @@ def test_each_network_has_the_bounds_of_evaluate(files: Files, other: str, tmp_p
         assert network["misclassified"] == [image["index"] for image in alone["excluded"]]
         stored = json.loads((out / network["network"] / "result.json").read_text())
         assert stored["global"]["lower"] == network["lower"]
-    names = {"comparison.json", "comparison.csv", "comparison-pairs.csv", "comparison.png", "tiny", "other"}
+    names = {f"comparison{end}" for end in (".json", ".csv", "-pairs.csv", "-splits.csv", ".png")} | {"tiny", "other"}
     assert {path.name for path in out.iterdir()} == names
+    rows = list(csv.DictReader((out / "comparison-splits.csv").open()))
+    (pair,) = answer["pairs"]
+    assert [int(row["t"]) for row in rows] == [1, 2]
+    for row, split in zip(rows, pair["splits"], strict=True):
+        assert (row["first"], row["second"]) == ("tiny", "other")
+        assert int(row["only_first_fooled"]) == split["first"]
+        assert int(row["only_second_fooled"]) == split["second"]
+        assert (int(row["unknown"]), row["scope"]) == (split["unknown"], split["scope"])
+        assert float(row["chance"]) == split["chance"]
 
 
 def test_the_text_says_order_intervals_and_misclassified_images(files: Files, other: str, tmp_path: Path) -> None:
@@ -46,6 +56,11 @@ def test_the_text_says_order_intervals_and_misclassified_images(files: Files, ot
     assert pair["words"] in result.out
     low, high = pair["difference"]
     assert f"difference: {low:.3f} to {high:.3f} on {pair['common']} image" in result.out
+    for split in pair["splits"]:
+        fools = f"{split['t']} pixels fool" if split["t"] > 1 else "1 pixel fools"
+        images = "1 image" if split["first"] == 1 else f"{split['first']} images"
+        assert f"  {fools} only tiny on {images}, only other on {split['second']} (" in result.out
+    assert "(on the grid; p = " in result.out
     assert "misclassified by other: " in result.out
     assert "misclassified by tiny" not in result.out
     quiet = l0tre("compare", files.model, other, files.data, *OPTIONS, "--quiet", "--out", tmp_path / "out")

@@ -78,7 +78,7 @@ def test_an_observation_is_answered_by_the_intervals(three: tuple[int, int], two
     assert found["answer"] == answer
     assert ("settle" in found["because"]) == (answer == "open")
     assert "grid" in found["because"] or answer == "open"
-    assert found["estimates"].startswith("for it" if sum(three) > sum(two) else "against it: dnn-3 ")
+    assert found["estimates"] == ("for it" if sum(three) > sum(two) else "against it")
 
 
 def test_depth_is_about_every_shallower_network() -> None:
@@ -89,8 +89,8 @@ def test_depth_is_about_every_shallower_network() -> None:
     worse = answer_observation(depth, radii(**{**others, "dnn_4": (0, 0), "dnn_5": (1, 3)}, dnn_7=(1, 1)))
     assert worse["answer"] == "does not hold"
     assert "dnn-4 - dnn-7: -1.000 to -1.000" in worse["because"]
-    assert worse["estimates"].startswith("against it: dnn-4 ")
-    assert "dnn-5" not in worse["estimates"]
+    assert "dnn-5" not in worse["because"]
+    assert worse["estimates"] == "against it in 1 of 6 pairs"
     missing = answer_observation(depth, radii(dnn_1=(1, 1), dnn_7=(1, 1)))
     assert missing["answer"] == "not evaluated"
     assert "dnn-2" in missing["because"]
@@ -105,6 +105,15 @@ def test_case_four_says_what_the_runs_say(study: Path) -> None:
     pair = compare_snapshots(runs).pair("dnn-3", "dnn-2")
     wanted = {"more": "holds", "less": "does not hold", "equal": "does not hold", "open": "open"}[pair.order]
     assert answers["batch normalisation"] == wanted
+    rows = {row["in the paper"]: row for row in facts["paper"]["observation-pairs"]}
+    assert list(rows) == ["dnn-2 > dnn-7", "dnn-3 > dnn-7", "dnn-3 > dnn-2"]
+    row, split = rows["dnn-3 > dnn-2"], pair.splits[-1]
+    assert row["difference"] == f"{pair.difference[0]:.3f} to {pair.difference[1]:.3f}"
+    assert row["only one is fooled"] == f"by {split.t} pixels: {split.first}, {split.second}"
+    assert row["p"] == split.chance
+    assert f"{runs['dnn-3'].estimate:.3f}, {runs['dnn-2'].estimate:.3f}" == row["estimates"]
+    assert facts["grid"]["observation-pairs"] == []
+    assert summary.text.count("two by two") == 1
     assert summary.finished
     assert summary.left_out == ""
     assert all(path.is_file() for path in summary.files)
@@ -128,7 +137,7 @@ def test_case_four_compares_each_kind_by_itself(study: Path) -> None:
     assert {answer["answer"] for answer in facts["certified"]["observations"]} == {"not evaluated"}
     for kind in ("paper", "grid", "certified"):
         assert {row["kind"] for row in facts[kind]["levels"]} == {kind}
-        for name in ("observations", "networks", "levels"):
+        for name in ("observations", "observation-pairs", "networks", "levels"):
             assert (study / "tables" / f"{name}-{kind}.csv").is_file()
         for name in ("bounds", "spread", "comparison"):
             assert (study / "figures" / f"{name}-{kind}.png").is_file()

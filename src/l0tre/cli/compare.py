@@ -109,7 +109,10 @@ def compare(
         show_comparison(comparison, Console(highlight=False))
         if out is not None:
             missing = cannot_draw()
-            typer.echo(f"written: {out / 'comparison.json'}, comparison.csv, comparison-pairs.csv", nl=False)
+            typer.echo(
+                f"written: {out / 'comparison.json'}, comparison.csv, comparison-pairs.csv, comparison-splits.csv",
+                nl=False,
+            )
             typer.echo(f"; no figure: {missing}" if missing else ", comparison.png")
     if stopped:
         raise typer.Exit(130)
@@ -154,12 +157,12 @@ def show_comparison(comparison: Comparison, console: Console) -> None:
     if comparison.pairs:
         console.print(f"\nMean safe radius, in {unit}s, on the images that both classify correctly:")
     for pair in comparison.pairs:
-        _show_pair(pair, console)
+        _show_pair(pair, unit, console)
     for name in comparison.missing:
         console.print(f"not begun: {escape(name)}")
 
 
-def _show_pair(pair: Pair, console: Console) -> None:
+def _show_pair(pair: Pair, unit: str, console: Console) -> None:
     console.print(f"[bold]{escape(pair.words)}[/bold]", soft_wrap=True)
     if not pair.common:
         console.print("  no image is classified correctly by both")
@@ -173,3 +176,5 @@ def _show_pair(pair: Pair, console: Console) -> None:
         console.print(f"  they overlap by {pair.overlap:.3f}; to settle it: {escape(pair.settle)}", soft_wrap=True)
     elif pair.scope == "the grid":
         console.print("  the lower bounds behind it hold for values of the grid only")
+    for split in pair.splits:
+        console.print(f"  {escape(split.words(pair.first, pair.second, unit))}", soft_wrap=True)

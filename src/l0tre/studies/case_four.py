@@ -100,11 +100,9 @@ def summarise_case_four(out: str | Path) -> Summary:
     for kind in dict.fromkeys(run.kind for run in runs):
         group = [run for run in runs if run.kind == kind]
         comparison = compare_snapshots({run.network: run.latest for run in group})
-        answers = [answer_observation(observation, comparison) for observation in OBSERVATIONS]
-        tables = {
-            "observations": [
-                {key: answer[key] for key in ("topic", "claim", "answer", "estimates", "because")} for answer in answers
-            ],
+        tables: dict[str, Rows] = {
+            "observations": [answer_observation(observation, comparison) for observation in OBSERVATIONS],
+            "observation-pairs": _pair_rows(comparison),
             "networks": _network_rows(comparison, group),
             "levels": level_rows(group),
         }
@@ -115,6 +113,7 @@ def summarise_case_four(out: str | Path) -> Summary:
                 f"The paper's observations ({group[0].words}; lower bounds hold for {group[0].scope})",
                 tables["observations"],
             ),
+            Section(f"The networks that they are about, two by two ({kind})", tables["observation-pairs"]),
             Section(f"Accuracy beside robustness ({kind})", tables["networks"]),
             Section(f"Bounds, estimates and their spread at each level ({kind})", tables["levels"], brief=False),
         ]
@@ -136,44 +135,57 @@ def answer_observation(observation: Observation, comparison: Comparison) -> dict
         known, and ``not evaluated`` if a network is missing. ``estimates`` says what the middles of the bounds, which
         the paper compares, seem to show; that is no proof.
     """
-    known = {standing.network for standing in comparison.standings}
-    missing = sorted({name for pair in observation.pairs for name in pair} - known)
+    missing = _missing(observation, comparison)
     base = {"topic": observation.topic, "claim": observation.claim}
     if missing:
-        return {
-            **base,
-            "answer": "not evaluated",
-            "estimates": "",
-            "because": f"there are no runs of {', '.join(missing)}",
-        }
+        because = f"there are no runs of {', '.join(missing)}"
+        return {**base, "answer": "not evaluated", "estimates": "", "because": because}
     pairs = [comparison.pair(better, worse) for better, worse in observation.pairs]
     against = [pair for pair in pairs if pair.order in ("less", "equal")]
     undecided = [pair for pair in pairs if pair.order == "open"]
     answer, shown = ("does not hold", against) if against else ("open", undecided) if undecided else ("holds", pairs)
-    return {
-        **base,
-        "answer": answer,
-        "estimates": _hint(observation, {standing.network: standing.estimate for standing in comparison.standings}),
-        "because": _reason(shown),
-    }
+    estimates = {standing.network: standing.estimate for standing in comparison.standings}
+    otherwise = sum(estimates[better] <= estimates[worse] for better, worse in observation.pairs)
+    share = f" in {otherwise} of {len(pairs)} pairs" if len(pairs) > 1 else ""
+    hint = f"against it{share}" if otherwise else "for it"
+    return {**base, "answer": answer, "estimates": hint, "because": _reason(shown)}
 
 
-def _hint(observation: Observation, estimates: dict[str, float]) -> str:
-    """Whether estimates have the order that an observation says, and those that have not."""
-    against = [pair for pair in observation.pairs if estimates[pair[0]] <= estimates[pair[1]]]
-    if not against:
-        return "for it"
-    shown = (f"{a} {estimates[a]:.3f}, {b} {estimates[b]:.3f}" for a, b in against)
-    return f"against it: {'; '.join(shown)}"
+def _missing(observation: Observation, comparison: Comparison) -> list[str]:
+    known = {standing.network for standing in comparison.standings}
+    return sorted({name for pair in observation.pairs for name in pair} - known)
 
 
 def _reason(pairs: Sequence[Pair]) -> str:
-    """The differences of mean safe radii behind an answer, and what they rest on."""
+    """What an answer rests on: the certain differences of mean safe radii, or what would settle open ones."""
+    ways = dict.fromkeys(pair.settle.partition(" for ")[0] for pair in pairs if pair.order == "open")
+    if ways:
+        return f"intervals of mean radii meet; to settle it: {', '.join(ways)}"
     ranges = [f"{pair.first} - {pair.second}: {pair.difference[0]:.3f} to {pair.difference[1]:.3f}" for pair in pairs]
-    open_ = [pair.settle for pair in pairs if pair.order == "open"]
-    scopes = dict.fromkeys(pair.scope for pair in pairs if pair.scope)
-    end = f"to settle it: {', '.join(dict.fromkeys(open_))}" if open_ else f"certain for {' and '.join(scopes)}"
-    return f"differences of mean safe radii {'; '.join(ranges)}; {end}"
+    scopes = " and ".join(dict.fromkeys(pair.scope for pair in pairs))
+    return f"differences of mean radii {'; '.join(ranges)}; certain for {scopes}"
+
+
+def _pair_rows(comparison: Comparison) -> Rows:
+    """The networks that the observations put in an order, two by two: what is certain, estimated, and counted."""
+    standings = {standing.network: standing for standing in comparison.standings}
+    rows = []
+    for better, worse in dict.fromkeys(pair for observation in OBSERVATIONS for pair in observation.pairs):
+        if better not in standings or worse not in standings:
+            continue
+        pair = comparison.pair(better, worse)
+        last = pair.splits[-1] if pair.splits else None
+        rows.append(
+            {
+                "in the paper": f"{better} > {worse}",
+                "mean radii": {"more": ">", "less": "<", "equal": "="}.get(pair.order, "open"),
+                "difference": f"{pair.difference[0]:.3f} to {pair.difference[1]:.3f}",
+                "estimates": f"{standings[better].estimate:.3f}, {standings[worse].estimate:.3f}",
+                "only one is fooled": last and f"by {last.t} {standings[better].unit}s: {last.first}, {last.second}",
+                "p": last and last.chance,
+            }
+        )
+    return rows
 
 
 def _network_rows(comparison: Comparison, runs: Sequence[RunData]) -> Rows:
@@ -190,13 +202,14 @@ def _network_rows(comparison: Comparison, runs: Sequence[RunData]) -> Rows:
     return [
         {
             "network": standing.network,
-            "accuracy in the paper": PAPER_ACCURACY.get(standing.network),
-            "accuracy here": round(100 * standing.accuracy, 2),
-            "mean safe radius": f"{standing.radius[0]:.3f} to {standing.radius[1]:.3f}",
+            "paper (%)": PAPER_ACCURACY.get(standing.network),
+            "here (%)": round(100 * standing.accuracy, 2),
+            "mean radius from": standing.radius[0],
+            "to": standing.radius[1],
             "estimate": standing.estimate,
             **safe(standing.network),
-            "radius known exactly": f"{standing.exact:.1%}",
-            "complete": standing.finished,
+            "exact": f"{standing.exact:.1%}",
+            "done": standing.finished,
         }
         for standing in comparison.standings
     ]

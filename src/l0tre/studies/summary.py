@@ -109,6 +109,7 @@ def write_summary(
         parts.append(
             f"**Not complete:** {', '.join(open_)}. The bounds hold as they are; the same command goes on from here."
         )
+    sections = [section for section in sections if section.rows]
     brief = [*parts, *(_text(section) for section in sections if section.brief)]
     parts += map(_text, (*sections, Section("Runs", rows)))
     parts.append("## Figures")
