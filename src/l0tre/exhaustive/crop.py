@@ -34,10 +34,11 @@ __all__ = [
 Box = tuple[Span, Span]  # rows and columns
 
 # A convolution of a small window is faster as one matrix product: on a GPU unless the matrix is mostly zeros, on a CPU
-# only if it has few rows.
+# only if it has few rows (more in float64).
 MATRIX_WORK = 4  # times the multiplications of the convolution
 MATRIX_SIZE = 2**24  # entries
 MATRIX_ROWS = 64
+MATRIX_ROWS_64 = 384  # in float64, for which there are no fast convolutions
 MATRIX_TOTAL = 2**26  # entries of all matrices that are kept
 
 
@@ -228,7 +229,8 @@ def convolve_window(plan: LocalPlan, node: Node, value: Tensor, now: Box, wanted
     if value.is_cuda:
         as_matrix = entries <= min(MATRIX_SIZE, MATRIX_WORK * out[1] * out[2] * weight.numel())
     else:
-        as_matrix = channels * rows * columns <= MATRIX_ROWS
+        most = MATRIX_ROWS_64 if value.dtype == torch.float64 else MATRIX_ROWS
+        as_matrix = channels * rows * columns <= most
     if as_matrix:
         # Only sizes and distances count, so that many patterns share a matrix.
         key: Hashable = (

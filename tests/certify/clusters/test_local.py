@@ -12,6 +12,7 @@ from l0tre.certify.clusters.margins import box_items, carry_items
 from l0tre.certify.nodes import join
 from l0tre.certify.plan import make_plan
 from l0tre.domain import make_domain
+from l0tre.exhaustive import crop
 from l0tre.model.graph import Graph, GraphBuilder
 from tests.certify.clusters.cases import (
     directions,
@@ -125,9 +126,11 @@ def test_nothing_changes_outside_the_windows(name: str) -> None:
     assert reached > 100
 
 
+@pytest.mark.parametrize("rows", [0, 10**6])
 @pytest.mark.parametrize("t", [1, 3])
 @pytest.mark.parametrize("name", RECIPES)
-def test_carried_forms_hold_on_both_sides(name: str, t: int) -> None:
+def test_carried_forms_hold_on_both_sides(name: str, t: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crop, "MATRIX_ROWS_64", rows)  # convolutions of windows as such, and as matrices
     """All pixels of a set as one item, however far apart: from below and from above."""
     case, generator = make_case(RECIPES[name], t), torch.Generator().manual_seed(t)
     ground = ground_of(case, t, 3)
