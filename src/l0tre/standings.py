@@ -9,10 +9,11 @@ from typing import Any, Literal
 
 from l0tre.results import ImageBounds, Snapshot
 
-__all__ = ["Comparison", "Pair", "Split", "Standing", "compare_snapshots"]
+__all__ = ["Comparison", "Pair", "Split", "Standing", "compare_snapshots", "what_settles"]
 
 Order = Literal["more", "less", "equal", "open"]
 Interval = tuple[float, float]
+COMMON = "images that both classify correctly"  # what two networks lack that share none
 
 
 @dataclass(frozen=True)
@@ -237,7 +238,7 @@ def _judge(a: Standing, b: Standing, first: Snapshot, second: Snapshot) -> Pair:
     same = a.groups == b.groups
     if not both:
         vacuous = ((0.0, float(a.groups)), (0.0, float(b.groups)), (-float(b.groups), float(a.groups)))
-        return Pair(a.network, b.network, 0, *vacuous, "open", "", "images that both classify correctly", same)
+        return Pair(a.network, b.network, 0, *vacuous, "open", "", COMMON, same)
     (low_a, high_a), (low_b, high_b) = _sums(mine), _sums(theirs)
     order: Order = "open"
     rests_on: Iterable[ImageBounds] = ()
@@ -258,7 +259,7 @@ def _judge(a: Standing, b: Standing, first: Snapshot, second: Snapshot) -> Pair:
         ((low_a - high_b) / count, (high_a - low_b) / count),
         order,
         "" if order == "open" else "the grid" if grid else "all real values",
-        _settle(a, b) if order == "open" else "",
+        what_settles(a, b) if order == "open" else "",
         same,
         tuple(_split(t, both) for t in range(1, min(max(a.max_t, b.max_t), a.groups, b.groups) + 1)),
     )
@@ -286,13 +287,20 @@ def _sums(images: Sequence[ImageBounds]) -> tuple[int, int]:
     return sum(image.lower for image in images), sum(image.upper - 1 for image in images)
 
 
-def _settle(a: Standing, b: Standing) -> str:
-    at_work = [standing.network for standing in (a, b) if not standing.finished]
+def what_settles(*standings: Standing) -> str:
+    """What would tell networks apart whose bounds do not: more time, or a larger ``max_t``."""
+    at_work = [standing.network for standing in standings if not standing.finished]
     if at_work:
-        return f"more time for {' and '.join(at_work)}"
-    loose = [standing for standing in (a, b) if standing.exact < 1]
-    names = " and ".join(standing.network for standing in loose)
-    return f"a larger max_t than {max(standing.max_t for standing in loose)} for {names}"
+        return f"more time for {_listed(at_work)}"
+    loose = [standing for standing in standings if standing.exact < 1]
+    if not loose:
+        return COMMON
+    most = max(standing.max_t for standing in loose)
+    return f"a larger max_t than {most} for {_listed([standing.network for standing in loose])}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(", ".join(names).rsplit(", ", 1))
 
 
 def _turned(pair: Pair) -> Pair:

@@ -91,9 +91,30 @@ def test_depth_is_about_every_shallower_network() -> None:
     assert "dnn-4 - dnn-7: -1.000 to -1.000" in worse["because"]
     assert "dnn-5" not in worse["because"]
     assert worse["estimates"] == "against it in 1 of 6 pairs"
+    half = answer_observation(depth, radii(**{**others, "dnn_4": (1, 3), "dnn_5": (0, 2)}, dnn_7=(1, 1)))
+    assert half["because"].endswith("to settle it: a larger max_t than 2 for dnn-4 and dnn-5")  # dnn-7 is known
     missing = answer_observation(depth, radii(dnn_1=(1, 1), dnn_7=(1, 1)))
     assert missing["answer"] == "not evaluated"
     assert "dnn-2" in missing["because"]
+
+
+def test_networks_that_share_no_image_are_not_ordered() -> None:
+    (normalisation,) = (o for o in OBSERVATIONS if o.pairs == (("dnn-3", "dnn-2"),))
+    results = {
+        name: Snapshot(
+            (ImageBounds(index, 0, 9, 1, 2, "grid"),),
+            (Excluded(1 - index, 0, 1),),
+            1.0,
+            2,
+            "pixel",
+            True,
+            config={"settings": {"max_t": 2}},
+        )
+        for index, name in enumerate(("dnn-2", "dnn-3"))
+    }
+    found = answer_observation(normalisation, compare_snapshots(results))
+    assert found["answer"] == "open"
+    assert found["because"].endswith("to settle it: images that both classify correctly")
 
 
 def test_case_four_says_what_the_runs_say(study: Path) -> None:

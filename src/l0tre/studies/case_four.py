@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from l0tre.comparison import write_comparison
-from l0tre.standings import Comparison, Pair, compare_snapshots
+from l0tre.standings import Comparison, Pair, compare_snapshots, what_settles
 from l0tre.studies.network_figures import bounds_of_networks, level_rows, spread_of_networks
 from l0tre.studies.plans import Plan
 from l0tre.studies.runs import RunData, read_runs
@@ -148,7 +148,7 @@ def answer_observation(observation: Observation, comparison: Comparison) -> dict
     otherwise = sum(estimates[better] <= estimates[worse] for better, worse in observation.pairs)
     share = f" in {otherwise} of {len(pairs)} pairs" if len(pairs) > 1 else ""
     hint = f"against it{share}" if otherwise else "for it"
-    return {**base, "answer": answer, "estimates": hint, "because": _reason(shown)}
+    return {**base, "answer": answer, "estimates": hint, "because": _reason(shown, comparison)}
 
 
 def _missing(observation: Observation, comparison: Comparison) -> list[str]:
@@ -156,11 +156,12 @@ def _missing(observation: Observation, comparison: Comparison) -> list[str]:
     return sorted({name for pair in observation.pairs for name in pair} - known)
 
 
-def _reason(pairs: Sequence[Pair]) -> str:
+def _reason(pairs: Sequence[Pair], comparison: Comparison) -> str:
     """What an answer rests on: the certain differences of mean safe radii, or what would settle open ones."""
-    ways = dict.fromkeys(pair.settle.partition(" for ")[0] for pair in pairs if pair.order == "open")
-    if ways:
-        return f"intervals of mean radii meet; to settle it: {', '.join(ways)}"
+    if any(pair.order == "open" for pair in pairs):
+        names = {name for pair in pairs for name in (pair.first, pair.second)}
+        standings = [standing for standing in comparison.standings if standing.network in names]
+        return f"intervals of mean radii meet; to settle it: {what_settles(*standings)}"
     ranges = [f"{pair.first} - {pair.second}: {pair.difference[0]:.3f} to {pair.difference[1]:.3f}" for pair in pairs]
     scopes = " and ".join(dict.fromkeys(pair.scope for pair in pairs))
     return f"differences of mean radii {'; '.join(ranges)}; certain for {scopes}"
@@ -205,7 +206,7 @@ def _network_rows(comparison: Comparison, runs: Sequence[RunData]) -> Rows:
             "paper (%)": PAPER_ACCURACY.get(standing.network),
             "here (%)": round(100 * standing.accuracy, 2),
             "mean radius from": standing.radius[0],
-            "to": standing.radius[1],
+            "mean radius to": standing.radius[1],
             "estimate": standing.estimate,
             **safe(standing.network),
             "exact": f"{standing.exact:.1%}",
