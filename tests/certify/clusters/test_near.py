@@ -1,5 +1,6 @@
 """Pairs that are near: every part is bounded by its own forms, each pair proved or left once, of the right image."""
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from l0tre.certify.clusters import near as near_module
 from l0tre.certify.clusters import parts as parts_module
-from l0tre.certify.clusters.behind import proves
+from l0tre.certify.clusters.behind import proves, range_margins
 from l0tre.certify.clusters.far import coarse_ranges, hulls
 from l0tre.certify.clusters.forms import Forms
 from l0tre.certify.clusters.ground import Ground, near_pixels
@@ -20,6 +21,8 @@ from l0tre.certify.clusters.margins import box_items, carry_items
 from l0tre.certify.clusters.near import near_pairs
 from l0tre.certify.clusters.pairs import Singles, make_singles, pair_forms
 from l0tre.certify.clusters.parts import Found, children, full_boxes, pair_boxes
+from l0tre.certify.clusters.quick import interaction_sizes
+from l0tre.certify.interval import Interval
 from l0tre.certify.nodes import join
 from tests.certify.clusters.cases import all_cells, balanced, cluster_search, directions, features_at, values_of
 from tests.certify.clusters.checks import check_counts, check_oracle, check_safe, ground_with_labels
@@ -290,3 +293,48 @@ def test_a_quick_look_proves_pairs(name: str, monkeypatch: pytest.MonkeyPatch) -
     assert near_pairs(ground, images, cells, pairs, (low, high)).proved[0] > 0
     assert near_pairs(ground, images, cells, pairs).proved[0] == 0
     assert near_pairs(ground, images, cells, pairs, (low * torch.nan, high)).proved[0] == 0
+
+
+@pytest.mark.parametrize("budget", [1, 2**24])
+def test_a_quick_look_leaves_room_for_what_two_pixels_do_together(budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ranges hold what each pair really does to the dense layer, which sums of both pixels' ranges do not."""
+    seen: list[tuple[Tensor, Interval]] = []
+    numbers: list[Tensor] = []
+
+    def spy_sizes(*arguments: Any) -> Iterator[tuple[Tensor, Tensor]]:
+        for which, sizes in interaction_sizes(*arguments):
+            numbers.append(which)
+            yield which, sizes
+
+    def spy_margins(ground: Ground, image: Tensor, ranges: Interval) -> Tensor:
+        seen.append((image, ranges))
+        return range_margins(ground, image, ranges)
+
+    monkeypatch.setattr(near_module, "interaction_sizes", spy_sizes)
+    monkeypatch.setattr(near_module, "range_margins", spy_margins)
+    generator, below, above = torch.Generator().manual_seed(0), 0, 0
+    for name, seed in itertools.product(("hidden", "stride", "colours"), (1, 2)):
+        ground = replace(ground_with_labels(balanced(DEEP[name], seed, 2, 0.3), 3), budget=budget)
+        cells, pairs = near_of(ground)
+        images = torch.tensor([2, 0])
+        low, high = hulls(coarse_ranges(replace(ground, budget=2**24), images, cells), cells)
+        for start, singles in near_module._tables(ground, images, cells, 0):
+            seen.clear()
+            numbers.clear()
+            row = torch.arange(start, start + len(singles.images)).repeat_interleave(len(pairs))
+            both = pairs.repeat(len(singles.images), 1)
+            open_ = torch.cat([row[:, None], both, torch.zeros_like(both)], 1)
+            near_module._Table(ground, singles, start, len(cells)).glance(open_, (low, high))
+            order = torch.cat(numbers).argsort()
+            image = torch.cat([image for image, _ in seen])[order]
+            least, most = (torch.cat([ranges[side] for _, ranges in seen])[order] for side in (0, 1))
+            assert torch.equal(image, images[row])
+            boxes = join([full_boxes(ground, int(number), cells[pairs]) for number in singles.images])
+            truth = features_at(ground, boxes, directions(2 * ground.scene.members.shape[1], generator, 64))
+            assert bool((truth >= least[:, None] - 1e-9).all())
+            assert bool((truth <= most[:, None] + 1e-9).all())
+            alone = [(side[row, both[:, 0]] + side[row, both[:, 1]])[:, None] for side in (low, high)]
+            below += int((truth < alone[0] - 1e-9).sum())
+            above += int((truth > alone[1] + 1e-9).sum())
+    assert below > 0
+    assert above > 0
