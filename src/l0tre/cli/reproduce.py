@@ -105,7 +105,10 @@ def case_4(
     quiet: opt.QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Architectures and robustness: dnn-1 to dnn-7, t <= 2, 1,000 images, epsilon 0.3."""
+    """Architectures and robustness: dnn-1 to dnn-7, t <= 2, 1,000 images, epsilon 0.3.
+
+    dnn-4 to dnn-7 are not bundled: first train them, each with l0tre zoo train.
+    """
     names = _networks(networks, case_four.NETWORKS)
     plans = case_four.plan_case_four(names, _kinds(kinds), images=images, max_t=max_t)
     source = _Source(data, data_dir, seed, device, time_budget)
