@@ -2,12 +2,15 @@
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from l0tre.certify.clusters import quick as quick_module
 from l0tre.certify.clusters.ground import Ground
+from l0tre.certify.clusters.local import gather_dense
 from l0tre.certify.clusters.margins import box_items
 from l0tre.certify.clusters.pairs import Singles
 from l0tre.certify.clusters.quick import _bend, interaction_sizes, make_sizes
@@ -153,3 +156,27 @@ def test_batches_of_one_give_the_same(name: str) -> None:
     many = bounds_of(ground, singles, image, pairs)
     one = bounds_of(ground_of(case, 2, 2, memory=1), singles, image, pairs)
     assert torch.allclose(many, one, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["two hidden", "deep"])
+def test_the_last_sum_is_rounded_up(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By more than a million terms can lose, and by next to nothing."""
+    ground = ground_of(make_case(ALL[name], 1), 2, 1)
+    singles, number = singles_of(ground, torch.tensor([0]))
+    sets = pixel_sets(ground, 2, random.Random(1), 12)
+    pairs = torch.tensor([[number[a], number[b]] for a, b in sets])
+    sums: list[Tensor] = []
+
+    def spy(*arguments: Any) -> tuple[Tensor, ...]:
+        found = gather_dense(*arguments)
+        sums.append(found[0][:, 0].clone())
+        return found
+
+    monkeypatch.setattr(quick_module, "gather_dense", spy)
+    sizes = make_sizes(ground, singles)
+    image = torch.zeros(len(pairs), dtype=torch.int64)
+    bounds = [size for _, size in interaction_sizes(ground, singles, sizes, image, pairs) if bool(size.any())]
+    wide = torch.cat([total for total in sums if bool(total.any())])
+    assert len(wide) > 0
+    assert bool((torch.cat(bounds) >= wide * (1 + 2.0**20 * 2.0**-53)).all())
+    assert torch.allclose(torch.cat(bounds), wide, rtol=1e-8, atol=0)
