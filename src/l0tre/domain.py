@@ -49,6 +49,11 @@ class Domain:
         """Number of groups that may change."""
         return len(self.members)
 
+    @property
+    def box(self) -> tuple[Tensor, Tensor]:
+        """Smallest and largest values, float32 ``shape`` each."""
+        return self.low.view(self.shape), self.high.view(self.shape)
+
     def to(self, device: torch.device) -> "Domain":
         """The same domain with its tensors on another device."""
         moved = {name: getattr(self, name).to(device) for name in ("members", "sizes", "ids", "low", "high")}

@@ -15,6 +15,7 @@ from l0tre.domain import Colours, Domain, GridKind, make_domain, make_grid
 from l0tre.errors import ConfigError, DataError, ModelError
 from l0tre.exhaustive.sets import count_sets
 from l0tre.memory import Batcher, default_budget
+from l0tre.model.confirm import check_points, differs
 from l0tre.model.network import Network, margins
 from l0tre.results import Excluded, ImageBounds
 from l0tre.state import State
@@ -140,7 +141,7 @@ def make_problem(
             f"max_t is {settings.max_t}, but only {domain.groups} {domain.unit}s may change: "
             f"give a max_t of at most {domain.groups}"
         )
-    settings, reason = _decide(network, settings)
+    settings, reason = _decide(network, settings, domain, images)
     if settings.guarantee != "certified":
         count_sets(domain.groups, settings.max_t)  # refuses a space that is too large to number
     scores = Batcher(network, settings.memory).run(len(images), lambda a, b: images[a:b])
@@ -206,11 +207,12 @@ def cannot_certify(network: Network) -> str:
     return unsupported(network.exact) if network.exact is not None else network.note or "it has no graph"
 
 
-def _decide(network: Network, settings: Settings) -> tuple[Settings, str]:
+def _decide(network: Network, settings: Settings, domain: Domain, images: Tensor) -> tuple[Settings, str]:
     """Settle the guarantee; the reason says why the network cannot be certified."""
-    reason = cannot_certify(network)
     if settings.sample or settings.guarantee == "grid":
         return replace(settings, guarantee="grid"), ""
+    # When it was loaded, the domain was not known.
+    reason = cannot_certify(network) or differs(network, check_points(*domain.box, images))
     if not reason:
         wish: GuaranteeWish = "certified" if settings.guarantee == "auto" else settings.guarantee
         if wish == "lipschitz" and settings.max_t > LIPSCHITZ_MOST:

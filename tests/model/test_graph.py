@@ -66,6 +66,7 @@ def test_operations(op: str, tensors: dict[str, Tensor], attributes: dict[str, A
     builder = GraphBuilder((2, 4, 5))
     inputs = (0, 0) if op in ("add", "sub", "mul", "concat") else (0,)
     graph = builder.build(builder.add(op, inputs, tensors, **attributes))
+    graph = graph.to("cpu")
     x = torch.randn(batch, 2, 4, 5, generator=torch.Generator().manual_seed(batch))
     result = run(graph, x)
     torch.testing.assert_close(result, expected(x))
@@ -136,16 +137,22 @@ def test_build_keeps_what_the_output_needs() -> None:
     ]
 
 
-def test_constants_are_float32_without_gradients_and_move() -> None:
+def test_constants_keep_their_values_without_gradients_and_move() -> None:
     builder = GraphBuilder((5,))
-    weight = nn.Parameter(M.double())
+    weight = nn.Parameter(M.double() / 3)
     graph = builder.build(builder.add("linear", (0,), {"weight": weight, "bias": None}))
     assert set(graph.nodes[1].tensors) == {"weight"}
-    assert graph.nodes[1].tensors["weight"].dtype == torch.float32
+    assert torch.equal(graph.nodes[1].tensors["weight"], weight.detach())
     assert not graph.nodes[1].tensors["weight"].requires_grad
-    wide = graph.to("cpu", torch.float64)
-    assert run(wide, torch.randn(2, 5, dtype=torch.float64)).dtype == torch.float64
-    assert graph.nodes[1].tensors["weight"].dtype == torch.float32
+    narrow = graph.to("cpu", torch.float32)
+    assert run(narrow, torch.randn(2, 5)).dtype == torch.float32
+    assert graph.nodes[1].tensors["weight"].dtype == torch.float64
+
+
+@pytest.mark.parametrize("constant", [torch.tensor(2**53 + 1), torch.tensor(1j)], ids=["whole number", "complex"])
+def test_constants_that_float64_does_not_hold_are_refused(constant: Tensor) -> None:
+    with pytest.raises(ModelError, match="constant"):
+        GraphBuilder((5,)).add("scale", (0,), {"shift": constant})
 
 
 @pytest.mark.parametrize(

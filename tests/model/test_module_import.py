@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from l0tre.errors import ModelError
 from l0tre.model.aten import UnsupportedOperationError
-from l0tre.model.calls import Call, Program, Ref, graph_from_calls
+from l0tre.model.calls import Call, Program, Ref, graph_from_calls, run_calls
+from l0tre.model.double import double_module
 from l0tre.model.graph import Graph, run
-from l0tre.model.module_import import import_module
+from l0tre.model.module_import import export_module, import_module
 
 IMAGE = (3, 8, 8)
 
@@ -61,9 +62,12 @@ def same_function(graph: Graph, module: nn.Module, shape: tuple[int, ...]) -> No
         x = 2 * torch.randn(batch, *shape, generator=torch.Generator().manual_seed(batch))
         with torch.no_grad():
             expected = module(x.clone())
-        actual = run(graph, x)
+            exact = double_module(module)(x.double())
+        actual = run(graph.to("cpu"), x)
         assert actual.shape == expected.shape == (batch, *graph.output_shape)
         torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(run(graph, x.double()), exact, atol=1e-12, rtol=1e-12)
+        torch.testing.assert_close(run_calls(export_module(module, shape), x.double()), exact, atol=1e-12, rtol=1e-12)
 
 
 def check(module: nn.Module, shape: tuple[int, ...]) -> Graph:
@@ -204,16 +208,38 @@ def test_a_module_for_one_batch_size() -> None:
 
     graph = import_module(Single(), (2, 3))
     x = torch.randn(4, 2, 3)
-    assert torch.equal(run(graph, x), x.flatten(1).relu())
+    assert torch.equal(run(graph.to("cpu"), x), x.flatten(1).relu())
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
-def test_other_precisions_become_float32(dtype: torch.dtype) -> None:
-    torch.manual_seed(0)
-    module = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4)).to(dtype)
+class Rounds(nn.Module):
+    """Computes in one type and gives its values on in another one."""
+
+    def __init__(self, inner: torch.dtype, outer: torch.dtype, last: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(6, 4).to(inner), nn.Linear(4, 3).to(outer)
+        self.inner, self.outer, self.last = inner, outer, last
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x.to(self.inner)).to(self.outer)
+        return y if self.last else self.second(y)
+
+
+@pytest.mark.parametrize("inner", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("last", [False, True])
+def test_what_rounds_values_is_refused(inner: torch.dtype, last: bool) -> None:
+    with pytest.raises(UnsupportedOperationError, match="round"):
+        import_module(Rounds(inner, torch.float32, last), (6,))
+
+
+def test_weights_in_float64_keep_their_values() -> None:
+    module = Rounds(torch.float64, torch.float64)
     graph = import_module(module, (6,))
-    assert {tensor.dtype for node in graph.nodes for tensor in node.tensors.values()} == {torch.float32}
-    same_function(graph, copy.deepcopy(module).float(), (6,))
+    assert torch.equal(graph.nodes[1].tensors["weight"], module.first.weight)
+    x = torch.randn(3, 6)
+    torch.testing.assert_close(run(graph, x.double()), module(x).detach(), atol=1e-14, rtol=1e-14)
+    # A cast that rounds nothing is none.
+    check(Rounds(torch.float32, torch.float32), (6,))
 
 
 def test_the_module_is_left_alone() -> None:

@@ -13,8 +13,9 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
 from l0tre.errors import ModelError
+from l0tre.model.aten import UnsupportedOperationError
 from l0tre.model.graph import Graph, run
-from l0tre.model.onnx_import import import_onnx, onnx_scores
+from l0tre.model.onnx_import import import_onnx, onnx_double_scores, onnx_scores
 from l0tre.model.simplify import simplify
 
 RANDOM = np.random.default_rng(0)
@@ -37,12 +38,15 @@ def images(graph: Graph, count: int) -> NDArray[np.float32]:
 
 def compare(path: Path, tolerance: float = 1e-5) -> Graph:
     """Check a file on batches of 1 and 3, before and after simplification; gives the imported graph."""
-    graph, reference = import_onnx(path), onnx_scores(path)
+    graph, reference, exact = import_onnx(path), onnx_scores(path), onnx_double_scores(path)
     for count in (1, 3):
         x = images(graph, count)
+        wide = x.astype(np.float64)
         for version in (graph, simplify(graph)):
-            scores = run(version, torch.from_numpy(x)).numpy()
+            scores = run(version.to("cpu"), torch.from_numpy(x)).numpy()
             np.testing.assert_allclose(scores, reference(x), rtol=tolerance, atol=tolerance)
+            scores = run(version, torch.from_numpy(wide)).numpy()
+            np.testing.assert_allclose(scores, exact(wide), rtol=1e-12, atol=1e-12)
     return graph
 
 
@@ -106,7 +110,7 @@ def test_torch_export(tmp_path: Path, network: Any, shape: tuple[int, ...], dyna
     graph = compare(path)
     x = torch.from_numpy(images(graph, 4))
     with torch.no_grad():
-        torch.testing.assert_close(run(graph, x), module(x), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(run(graph.to("cpu"), x), module(x), rtol=1e-5, atol=1e-5)
     if simple is not None:
         assert [node.op for node in simplify(graph).nodes] == ["input", *simple.split()]
 
@@ -157,7 +161,34 @@ def test_other_precisions(tmp_path: Path, kind: str, tolerance: float) -> None:
         [numpy_helper.from_array(weight, "w")],
     )
     onnx.save(helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)]), path)
-    assert compare(path, tolerance).nodes[1].tensors["weight"].dtype == torch.float32
+    if kind == "float16":
+        with pytest.raises(UnsupportedOperationError, match="FLOAT16"):
+            import_onnx(path)
+        return
+    found = compare(path, tolerance).nodes[1].tensors["weight"]
+    assert torch.equal(found, torch.from_numpy(weight.T.astype(np.float64)))
+
+
+CASTS = {
+    "h = Cast<to = 10>(x) f = Cast<to = 1>(h) y = MatMul(f, w)": "FLOAT16",
+    "h = Cast<to = 16>(x) f = Cast<to = 1>(h) y = MatMul(f, w)": "BFLOAT16",
+    "d = Cast<to = 11>(x) r = Relu(d) f = Cast<to = 1>(r) y = MatMul(f, w)": "DOUBLE into FLOAT",
+}
+
+
+@pytest.mark.parametrize("body", CASTS)
+def test_casts_that_round_are_refused(tmp_path: Path, body: str) -> None:
+    with pytest.raises(UnsupportedOperationError, match=CASTS[body]):
+        import_onnx(parsed(tmp_path / "model.onnx", body))
+
+
+def test_casts_that_do_not_round_are_none(tmp_path: Path) -> None:
+    body = "f = Cast<to = 1>(x) d = Cast<to = 11>(f) r = Relu(d) v = Cast<to = 11>(w) y = MatMul(r, v)"
+    assert [node.op for node in compare(parsed(tmp_path / "model.onnx", body, outputs="double[n, 2] y")).nodes] == [
+        "input",
+        "relu",
+        "linear",
+    ]
 
 
 def test_one_matrix_among_outputs_and_unused_operators(tmp_path: Path) -> None:
@@ -213,7 +244,7 @@ def test_external_data_elsewhere(tmp_path: Path) -> None:
         outside.write_bytes((inner / "weights.bin").read_bytes())
         if location == "link.bin":
             (inner / "link.bin").symlink_to(outside)
-        for use in (import_onnx, onnx_scores):
+        for use in (import_onnx, onnx_double_scores, onnx_scores):
             with pytest.raises(ModelError, match="outside its own folder"):
                 use(path)
 
@@ -222,7 +253,7 @@ def test_external_data_elsewhere(tmp_path: Path) -> None:
 def test_broken_files(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(content)
-    for use in (import_onnx, onnx_scores):
+    for use in (import_onnx, onnx_double_scores, onnx_scores):
         with pytest.raises(ModelError):
             use(path)
 
@@ -246,7 +277,7 @@ def test_damaged_files_give_model_errors_only(tmp_path: Path) -> None:
 
 
 def test_missing_file(tmp_path: Path) -> None:
-    for use in (import_onnx, onnx_scores):
+    for use in (import_onnx, onnx_double_scores, onnx_scores):
         with pytest.raises(ModelError, match="is not a file"):
             use(tmp_path / "model.onnx")
 

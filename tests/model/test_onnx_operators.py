@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from l0tre.errors import ModelError
 from l0tre.model.graph import Graph, run
-from l0tre.model.onnx_import import import_onnx, onnx_scores
+from l0tre.model.onnx_import import import_onnx, onnx_double_scores, onnx_scores
 from l0tre.model.simplify import simplify
 
 Array = NDArray[Any]
@@ -64,15 +64,17 @@ def save(
 
 def compare(path: Path, tolerance: float = 1e-5) -> Graph:
     """Check the import of a file on batches of 1 and 3, before and after simplification."""
-    graph, reference = import_onnx(path), onnx_scores(path)
+    graph, reference, exact = import_onnx(path), onnx_scores(path), onnx_double_scores(path)
     assert len(graph.output_shape) == 1
     simpler = simplify(graph)
     logits = not any(node.op.endswith("softmax") for node in graph.nodes)
     for count in (1, 3):
         x = normal(count, *graph.input_shape)
-        expected, actual = reference(x), run(graph, torch.from_numpy(x)).numpy()
+        expected, actual = reference(x), run(graph.to("cpu"), torch.from_numpy(x)).numpy()
         np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance)
-        simplified = run(simpler, torch.from_numpy(x)).numpy()
+        wide = x.astype(np.float64)
+        np.testing.assert_allclose(run(graph, torch.from_numpy(wide)).numpy(), exact(wide), rtol=1e-12, atol=1e-12)
+        simplified = run(simpler.to("cpu"), torch.from_numpy(x)).numpy()
         if logits:
             np.testing.assert_allclose(simplified, expected, rtol=tolerance, atol=tolerance)
         else:

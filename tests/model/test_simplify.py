@@ -21,7 +21,7 @@ def ops(graph: Graph) -> list[str]:
 def same(graph: Graph, tolerance: float = 1e-5) -> Graph:
     """Simplify, check that the numbers stay, and that a second time changes nothing."""
     simpler = simplify(graph)
-    x = torch.randn(3, *graph.input_shape, generator=torch.Generator().manual_seed(1))
+    x = torch.randn(3, *graph.input_shape, generator=torch.Generator().manual_seed(1)).double()
     torch.testing.assert_close(run(simpler, x), run(graph, x), rtol=tolerance, atol=tolerance)
     assert simpler.output_shape == graph.output_shape
     assert [node.shape for node in simpler.nodes] == [tuple(value.shape[1:]) for value in values(simpler, x)]
@@ -141,8 +141,19 @@ def test_folding_is_computed_in_double_precision() -> None:
     linear = builder.add("linear", (0,), {"weight": torch.ones(1, 1), "bias": torch.tensor([1e8])})
     output = scale(builder, linear, torch.tensor(1 + 2**-20), torch.tensor(-1e8))
     bias = simplify(builder.build(output)).nodes[-1].tensors["bias"]
-    assert bias.dtype == torch.float32
+    assert bias.dtype == torch.float64
     assert bias.item() == pytest.approx(1e8 * 2**-20, rel=1e-6)
+
+
+def test_what_a_bias_was_summed_from_is_kept() -> None:
+    builder = GraphBuilder((2,))
+    tensors = {"weight": torch.eye(2), "bias": torch.tensor([1e8, -3.0])}
+    linear = builder.add("linear", (0,), tensors)
+    once = scale(builder, linear, torch.tensor(-2.0), torch.tensor(2e8))
+    graph = builder.build(scale(builder, once, None, torch.tensor([5.0, 7.0])))
+    folded = simplify(graph).nodes[-1]
+    assert folded.tensors["bias"].tolist() == [5.0, 2e8 + 13.0]
+    assert folded.tensors["bias_terms"].tolist() == [4e8 + 5.0, 2e8 + 13.0]
 
 
 def test_precision_is_kept() -> None:
@@ -179,7 +190,7 @@ def test_final_softmax_is_dropped(op: str, shape: tuple[int, ...]) -> None:
     graph = builder.build(output)
     simpler = simplify(graph)
     assert ops(simpler) == ["linear"]
-    x = torch.randn(50, 3)
+    x = torch.randn(50, 3).double()
     assert torch.equal(run(simpler, x).argmax(1), run(graph, x).argmax(1))
     assert ops(simplify(builder.build(builder.add(op, (output,), dim=0)))) == ["linear"]
 

@@ -25,6 +25,7 @@ from l0tre.certify.check_least import Boxes, Cells, Spread
 from l0tre.certify.rebound import Bounder, lower_margins, make_bounder, own_margin
 from l0tre.domain import Domain
 from l0tre.errors import CertificateError, DataError
+from l0tre.model.confirm import check_points, differs
 from l0tre.model.graph import Graph
 from l0tre.model.network import Network
 
@@ -148,6 +149,9 @@ def _check_subject(certificate: Certificate, network: Network, image: Tensor, do
         domain.check(image[None], (0,))
     except DataError as error:
         raise CertificateError(f"the image does not fit the domain: {error}") from error
+    reason = differs(network, check_points(*domain.box, image[None]))
+    if reason:
+        raise CertificateError(f"the graph that is certified is not {network.name}: {reason}")
     nodes, radius, width = len(certificate.cells), certificate.radius, domain.members.shape[1]
     boxes = len(certificate.low)
     for name, kind, shape in (

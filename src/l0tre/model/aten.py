@@ -15,6 +15,11 @@ Arguments = Mapping[str, object]
 Handler = Callable[[Site, Arguments], object]
 
 
+def _number(value: float) -> Tensor:
+    """A number as a constant, not rounded to torch's default of float32."""
+    return torch.tensor(value, dtype=torch.float64)
+
+
 def same(_: Site, a: Arguments) -> object:
     """The handler of operators that change nothing."""
     return a["self"]
@@ -94,7 +99,8 @@ def _matmul(site: Site, a: Arguments) -> object:
 
 def _addmm(site: Site, a: Arguments) -> object:
     weight, bias = site.constant(a["mat2"]).mT, site.constant(a["self"])
-    return _affine(site, a["mat1"], weight * site.number(a["alpha"]), bias * site.number(a["beta"]))
+    weight, bias = weight.double() * site.number(a["alpha"]), bias.double() * site.number(a["beta"])
+    return _affine(site, a["mat1"], weight, bias)
 
 
 def _batch_norm(site: Site, a: Arguments) -> object:
@@ -103,11 +109,14 @@ def _batch_norm(site: Site, a: Arguments) -> object:
     node = site.node(a["input"])
     mean, variance = site.constant(a["running_mean"]).double(), site.constant(a["running_var"]).double()
     weight, bias = site.optional(a["weight"]), site.optional(a["bias"])
-    scale = (variance + site.number(a["eps"] if "eps" in a else a["epsilon"])).rsqrt()
+    scale = 1 / (variance + site.number(a["eps"] if "eps" in a else a["epsilon"])).sqrt()
     scale = scale if weight is None else scale * weight
-    shift = -mean * scale if bias is None else bias - mean * scale
+    shift, terms = -mean * scale, (mean * scale).abs()
+    if bias is not None:
+        shift, terms = shift + bias, terms + bias.abs()
     shape = (-1, *[1] * (len(site.sample(node)) - 1))
-    return site.add("scale", [node], {"scale": scale.reshape(shape), "shift": shift.reshape(shape)})
+    tensors = {"scale": scale, "shift": shift, "shift_terms": terms}
+    return site.add("scale", [node], {key: value.reshape(shape) for key, value in tensors.items()})
 
 
 def _combine(site: Site, op: str, x: object, y: object) -> Var:
@@ -121,11 +130,11 @@ def _sum(site: Site, x: object, y: object, factor: float) -> Var:
     """The value of ``x + factor * y``; at least one of them depends on the input."""
     if not isinstance(y, Var):
         node = site.node(x)
-        return site.add("scale", [node], {"shift": site.operand(y, node) * factor})
+        return site.add("scale", [node], {"shift": site.operand(y, node).double() * factor})
     if not isinstance(x, Var):
-        return site.add("scale", [y.node], {"scale": torch.tensor(factor), "shift": site.operand(x, y.node)})
+        return site.add("scale", [y.node], {"scale": _number(factor), "shift": site.operand(x, y.node)})
     if abs(factor) != 1:
-        y, factor = site.add("scale", [y.node], {"scale": torch.tensor(factor)}), 1.0
+        y, factor = site.add("scale", [y.node], {"scale": _number(factor)}), 1.0
     return _combine(site, "add" if factor == 1 else "sub", x, y)
 
 
@@ -155,7 +164,7 @@ def _div(site: Site, a: Arguments) -> object:
 
 
 def _neg(site: Site, a: Arguments) -> object:
-    return site.add("scale", [site.node(a["self"])], {"scale": torch.tensor(-1.0)})
+    return site.add("scale", [site.node(a["self"])], {"scale": _number(-1.0)})
 
 
 def _pool(op: str) -> Handler:

@@ -124,7 +124,7 @@ class Site:
     def operand(self, value: object, node: int) -> Tensor:
         """A number or constant tensor that is combined with every sample of a node."""
         sample = self.sample(node)
-        constant = value if isinstance(value, Tensor) else torch.tensor(self.number(value))
+        constant = value if isinstance(value, Tensor) else torch.tensor(self.number(value), dtype=torch.float64)
         if constant.ndim == len(sample) + 1 and constant.shape[0] == 1:
             constant = constant[0]
         if constant.ndim > len(sample) or torch.broadcast_shapes(constant.shape, sample) != sample:

@@ -1,8 +1,9 @@
 """From a list of aten calls, as ``torch.export`` writes them, to a :class:`~l0tre.model.graph.Graph`."""
 
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -12,12 +13,14 @@ from l0tre.model.aten import CONSTANT_ONLY, OPERATORS, same
 from l0tre.model.call_site import Missing, Site, Size, UnsupportedOperationError, Var
 from l0tre.model.graph import Graph, GraphBuilder
 
-__all__ = ["Call", "Program", "Ref", "graph_from_calls"]
+__all__ = ["Call", "Program", "Ref", "graph_from_calls", "run_calls"]
 
 # Stands for a dynamic batch; a prime, so that no product of ordinary sizes equals it by chance.
 _DYNAMIC_BATCH = 2_147_483_647
 # Largest constant that may be computed while importing (a file could ask for any size).
 _MAX_ELEMENTS = 2**28
+_CASTS = frozenset(("aten._to_copy.default", "aten.to.dtype", "aten.to.dtype_layout", "aten.to.device"))
+_LAYOUT = frozenset(("device", "layout", "memory_format", "pin_memory"))
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ class Program:
         input_shape: Shape of one sample.
         batch: Batch size that the program is fixed to, ``None`` if it takes any.
         output_name: Name of the one output.
+        dtypes: Types of the results by name, as far as the program tells.
     """
 
     calls: Sequence[Call]
@@ -63,6 +67,7 @@ class Program:
     input_shape: tuple[int, ...]
     batch: int | None
     output_name: str
+    dtypes: Mapping[str, torch.dtype] = field(default_factory=dict)
 
 
 def _references(value: object) -> Iterator[str]:
@@ -123,7 +128,7 @@ def _bind(call: Call) -> dict[str, object]:
 
 def _fold(target: str, arguments: Mapping[str, object]) -> object:
     """Compute a call on constants with torch, after a look at the size of its result."""
-    operator = _operator(target)
+    function = _operator(target)
 
     def run(move: bool) -> object:
         def moved(value: object) -> object:
@@ -131,7 +136,7 @@ def _fold(target: str, arguments: Mapping[str, object]) -> object:
                 return [moved(item) for item in value]
             return value.to("meta") if move and isinstance(value, Tensor) else value
 
-        return operator(**{name: moved(value) for name, value in arguments.items()})
+        return function(**{name: moved(_widened(value, torch.float64)) for name, value in arguments.items()})
 
     blank = run(move=True)
     sizes = [part.numel() for part in (blank if isinstance(blank, tuple) else (blank,)) if isinstance(part, Tensor)]
@@ -140,14 +145,38 @@ def _fold(target: str, arguments: Mapping[str, object]) -> object:
     return run(move=False)
 
 
+def _widened(value: object, dtype: torch.dtype) -> Any:
+    """float32 tensors, and float32 where it is asked for, as another type; everything else as it is."""
+    if isinstance(value, list | tuple):
+        return type(value)(_widened(item, dtype) for item in value)
+    if isinstance(value, Tensor):
+        return value.to(dtype) if value.dtype == torch.float32 else value
+    return dtype if value is torch.float32 else value
+
+
+def _check_precision(site: Site, program: Program, call: Call) -> None:
+    """Refuse results that are rounded to a narrower type: the graph of real numbers would be another function.
+
+    A cast of the input itself to float32 is harmless: the ends of a domain are float32, so that every rounded input is
+    one of the domain too.
+    """
+    found = program.dtypes.get(call.name)
+    if found is None or not found.is_floating_point:
+        return
+    if torch.finfo(found).eps > torch.finfo(torch.float32).eps:
+        raise site.refuse(f"computes in {found}, which rounds values; only float32 and float64 are supported")
+    read = [program.dtypes.get(name) for name in _reads(call) if name != program.input_name]
+    wider = [dtype for dtype in read if dtype is not None and dtype.is_floating_point and dtype.itemsize > found.itemsize]
+    if wider:
+        raise site.refuse(f"turns computed values from {wider[0]} into {found}, which rounds them")
+
+
 class _Scope:
     """Values by name. A change in place is seen through every name of the tensor, so these are tracked."""
 
     def __init__(self, program: Program, calls: Sequence[Call]) -> None:
-        constants = {
-            name: (value.float() if value.is_floating_point() else value).detach()
-            for name, value in program.constants.items()
-        }
+        # In float64, so that what is computed from constants alone is not rounded to float32.
+        constants = {name: _widened(value.detach(), torch.float64) for name, value in program.constants.items()}
         self.values: dict[str, object] = {**constants, program.input_name: Var(0)}
         self.owner: dict[str, str] = {}  # result of an in-place call -> the name that holds its value
         self.storage: dict[str, str] = {}  # name -> name of the tensor that it shares (or may share) memory with
@@ -196,7 +225,7 @@ def _views(target: str) -> bool:
     return "dropout" in target or any(value.alias_info is not None for value in returned)
 
 
-def _perform(site: Site, scope: _Scope, call: Call, position: int) -> None:
+def _perform(site: Site, program: Program, scope: _Scope, call: Call, position: int) -> None:
     """Add the nodes of one call, or compute it if it has only constants, and bind its result."""
     in_place = _in_place(call)
     target = call.target.replace("_.", ".", 1) if in_place else call.target
@@ -210,6 +239,8 @@ def _perform(site: Site, scope: _Scope, call: Call, position: int) -> None:
         if handler is None:
             raise _unsupported(call.target)
         result = handler(site, arguments)
+        if isinstance(result, Var):
+            _check_precision(site, program, call)
     else:
         result = _fold(target, arguments)
     first = next(iter(bound.values()))
@@ -228,7 +259,7 @@ def graph_from_calls(program: Program) -> Graph:
         program: The calls with their constants. Calls on constants alone are computed here.
 
     Returns:
-        The graph, for any batch size, its constants float32.
+        The graph, for any batch size.
 
     Raises:
         UnsupportedOperationError: If a call has no counterpart; the message names it.
@@ -240,7 +271,7 @@ def graph_from_calls(program: Program) -> Graph:
     for position, call in enumerate(calls):
         site = Site(builder, batch, call.target, call.name)
         try:
-            _perform(site, scope, call, position)
+            _perform(site, program, scope, call, position)
         except (RuntimeError, TypeError, ValueError, LookupError, ArithmeticError) as error:
             reason = next(iter(str(error).splitlines()), type(error).__name__)
             raise site.refuse(f"cannot be used: {reason}") from error
@@ -248,3 +279,47 @@ def graph_from_calls(program: Program) -> Graph:
     if not isinstance(output, Var):
         raise ModelError("the output of the network does not depend on its input, or is not a tensor of scores")
     return builder.build(output.node)
+
+
+def run_calls(program: Program, x: Tensor) -> Tensor:
+    """Evaluate a program by torch's own operators, which share nothing with the table of :mod:`l0tre.model.aten`.
+
+    Args:
+        program: One that :func:`graph_from_calls` accepts, so that it names harmless operators only.
+        x: ``[samples, *input_shape]`` on the CPU. In float64 everything that is float32 in the program is float64.
+
+    Returns:
+        ``[samples, classes]``, of the same type.
+    """
+    size = len(x) if program.batch is None else program.batch
+    parts = []
+    for first in range(0, len(x), size):
+        part = x[first : first + size]
+        filling = x.new_zeros(size - len(part), *x.shape[1:])
+        parts.append(_run_batch(program, torch.cat([part, filling]))[: len(part)])
+    return torch.cat(parts)
+
+
+def _run_batch(program: Program, x: Tensor) -> Tensor:
+    values: dict[str, Any] = {name: _widened(value, x.dtype) for name, value in program.constants.items()}
+    values[program.input_name] = x
+
+    def resolve(value: object) -> Any:
+        if isinstance(value, Ref):
+            return values[value.name]
+        return [resolve(item) for item in value] if isinstance(value, list | tuple) else _widened(value, x.dtype)
+
+    for call in _needed(program):
+        if call.target.startswith("_operator."):
+            function = getattr(operator, call.target.removeprefix("_operator."))
+            values[call.name] = function(*map(resolve, call.args))
+            continue
+        bound = {name: resolve(value) for name, value in _bind(call).items()}
+        if call.target in _CASTS:
+            # Where a tensor lies is left out of a program, only its type counts.
+            values[call.name] = bound["self"].to(bound.get("dtype") or bound["self"].dtype)
+            continue
+        # ``None`` also stands for places and layouts that were left out.
+        given = {name: value for name, value in bound.items() if value is not None or name not in _LAYOUT}
+        values[call.name] = _operator(call.target)(**given)
+    return cast(Tensor, values[program.output_name])

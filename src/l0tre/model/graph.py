@@ -17,6 +17,9 @@ __all__ = ["OPERATIONS", "Graph", "GraphBuilder", "Node", "run", "run_node"]
 
 Attribute = int | float | bool | tuple[int, ...]
 
+PATCH_BYTES = 2**30  # of the patches of a convolution that are laid out at a time
+LARGEST_WHOLE = 2**53  # up to here float64 holds every whole number
+
 
 @dataclass(frozen=True)
 class Node:
@@ -26,7 +29,9 @@ class Node:
         op: Key of :data:`OPERATIONS`, or ``"input"``.
         inputs: Positions of the nodes whose outputs it reads, all smaller than its own.
         shape: Shape of its output for one sample.
-        tensors: Constants: ``weight``, ``bias``, ``scale``, ``shift``.
+        tensors: Constants, float64 as imported, without any rounding: ``weight``, ``bias``, ``scale``, ``shift``. A bias
+            or shift that was summed from other constants comes with the sum of their absolute values
+            (``bias_terms``, ``shift_terms``), which its own rounding error is a share of.
         attributes: Other settings: stride, padding, dimensions without the batch, slope.
         name: The source's own name, for messages.
     """
@@ -96,15 +101,46 @@ def _batched(dims: Sequence[int]) -> list[int]:
 
 
 def _conv(node: Node, x: Tensor) -> Tensor:
-    return F.conv2d(
-        x,
-        node.tensors["weight"],
-        node.tensors.get("bias"),
-        _pair(node, "stride"),
-        _pair(node, "padding"),
-        _pair(node, "dilation"),
-        int(node.number("groups")),
+    weight, bias, groups = node.tensors["weight"], node.tensors.get("bias"), int(node.number("groups"))
+    stride, padding, dilation = (_pair(node, key) for key in ("stride", "padding", "dilation"))
+    if x.is_cuda and x.dtype == torch.float64:
+        return _conv_by_products(x, weight, bias, stride, padding, dilation, groups)
+    return F.conv2d(x, weight, bias, stride, padding, dilation, groups)
+
+
+def _conv_by_products(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: tuple[int, int],
+    padding: tuple[int, int],
+    dilation: tuple[int, int],
+    groups: int,
+) -> Tensor:
+    """A convolution as one product of matrices.
+
+    Proofs compute in float64, and their rounding terms hold for sums of products. cuDNN may convolve through transforms
+    instead, whose errors are others.
+    """
+    channels, kernel = weight.shape[0], weight.shape[2:]
+    padded = F.pad(x, (padding[1], padding[1], padding[0], padding[0]))
+    rows, columns = (
+        (padded.shape[2 + d] - dilation[d] * (kernel[d] - 1) - 1) // stride[d] + 1 for d in (0, 1)
     )
+    matrix = weight.reshape(groups, channels // groups, -1)
+    result = x.new_empty(len(x), groups, channels // groups, rows * columns)
+    each = 8 * x.shape[1] * kernel.numel() * rows * columns
+    step = max(1, PATCH_BYTES // max(1, each))
+    for first in range(0, len(x), step):
+        part = padded[first : first + step]
+        b, c, h, w = part.stride()
+        patches = part.as_strided(
+            (len(part), groups, x.shape[1] // groups, *kernel, rows, columns),
+            (b, c * (x.shape[1] // groups), c, h * dilation[0], w * dilation[1], h * stride[0], w * stride[1]),
+        )
+        torch.matmul(matrix, patches.reshape(len(part), groups, -1, rows * columns), out=result[first : first + step])
+    result = result.reshape(len(x), channels, rows, columns)
+    return result if bias is None else result.add_(bias[:, None, None])
 
 
 def _avg_pool(node: Node, x: Tensor) -> Tensor:
@@ -208,6 +244,19 @@ def run(graph: Graph, x: Tensor) -> Tensor:
     return values[output]
 
 
+def _exact(constant: Tensor, name: str) -> Tensor:
+    """A constant in float64, which holds all numbers of the narrower types."""
+    if constant.is_complex() or constant.is_quantized:
+        raise ModelError(f"operation {name} has a constant of type {constant.dtype}; only real numbers are supported")
+    if not constant.is_floating_point() and bool((constant.abs() > LARGEST_WHOLE).any()):
+        raise ModelError(f"operation {name} has a whole number above 2**53 as a constant, which float64 would round")
+    return constant.detach().to(torch.float64)
+
+
+def _blank(batch: int, shape: tuple[int, ...]) -> Tensor:
+    return torch.empty(batch, *shape, device="meta", dtype=torch.float64)
+
+
 class GraphBuilder:
     """Collects nodes; shapes are inferred by running each node on empty (meta) batches."""
 
@@ -239,16 +288,16 @@ class GraphBuilder:
             The position of the new node.
 
         Raises:
-            ModelError: If the operation does not fit the shapes of its inputs.
+            ModelError: If the operation does not fit the shapes of its inputs, or a constant is no number that float64
+                holds.
         """
-        constants = {k: v.detach().to(torch.float32) for k, v in (tensors or {}).items() if v is not None}
+        constants = {k: _exact(v, name or op) for k, v in (tensors or {}).items() if v is not None}
         node = Node(op, tuple(inputs), (), constants, attributes, name)
         blank = replace(node, tensors={k: v.to("meta") for k, v in constants.items()})
         try:
             # Two sizes: a broadcast that takes the batch for another dimension fits one of them at most.
             small, large = (
-                run_node(blank, *(torch.empty(batch, *self.shape(source), device="meta") for source in inputs)).shape
-                for batch in (2, 3)
+                run_node(blank, *(_blank(batch, self.shape(source)) for source in inputs)).shape for batch in (2, 3)
             )
         except (RuntimeError, ValueError, IndexError) as error:
             shapes = ", ".join(str(self.shape(source)) for source in inputs)

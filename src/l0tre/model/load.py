@@ -15,23 +15,25 @@ from torch import Tensor, nn
 
 from l0tre.errors import L0treError, ModelError
 from l0tre.model.aten import UnsupportedOperationError
+from l0tre.model.calls import graph_from_calls, run_calls
+from l0tre.model.confirm import check_points, differs
+from l0tre.model.double import double_module
 from l0tre.model.footprint import sample_bytes
 from l0tre.model.graph import Graph, run
 from l0tre.model.module_import import import_module
 from l0tre.model.network import Network, exact_float32, pick_device
 from l0tre.model.normalise import Normalisation, make_normalisation, prepend
-from l0tre.model.onnx_import import import_onnx, onnx_scores
-from l0tre.model.pt2_import import import_pt2
+from l0tre.model.onnx_import import import_onnx, onnx_double_scores, onnx_input_shape, onnx_scores
+from l0tre.model.pt2_import import read_pt2
 from l0tre.model.reference import resolve_reference
-from l0tre.model.simplify import final_softmax, simplify
+from l0tre.model.simplify import final_softmax, simplify, without_softmax
 
 __all__ = ["knows_its_shape", "load"]
 
 Numbers = Sequence[float] | float
 Source = str | Path | nn.Module | Callable[..., Any] | Network
 
-CHECKS = 8  # random inputs on which an imported network is compared with its source
-TOLERANCE = 1e-4  # largest difference of scores allowed there, relative to the largest score
+TOLERANCE = 1e-4  # largest difference of scores that float32 may cause, relative to the largest score
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class _Loaded:
     fingerprint: str
     note: str = ""
     on_device: Callable[[torch.device], Callable[[Tensor], Tensor]] | None = None
+    double: Callable[[Tensor], Tensor] | None = None
 
 
 def knows_its_shape(source: Source) -> bool:
@@ -135,8 +138,13 @@ def _read_named(name: str, shape: tuple[int, ...] | None) -> _Loaded:
             raise ModelError(f"there is no file {name}: give the path of an .onnx or .pt2 file")
         if suffix == ".onnx":
             return _read_onnx(path)
-        graph = import_pt2(path)
-        return _Loaded(lambda x: run(graph, x), graph, graph.input_shape, _digest(graph))
+        program = read_pt2(path)
+        graph = graph_from_calls(program)
+
+        def call(x: Tensor) -> Tensor:
+            return run_calls(program, x)
+
+        return _Loaded(_guarded(call, name), graph, graph.input_shape, _digest(graph), double=call)
     if suffix in (".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".h5", ".keras", ".tflite"):
         raise ModelError(
             f"{name}: {suffix} files are not read (most are pickles, which can run code when opened): export the "
@@ -157,9 +165,19 @@ def _read_named(name: str, shape: tuple[int, ...] | None) -> _Loaded:
 
 
 def _read_onnx(path: Path) -> _Loaded:
-    graph = import_onnx(path)
-    scores = onnx_scores(path)
-    return _Loaded(lambda x: torch.from_numpy(scores(x.numpy())), graph, graph.input_shape, _digest(graph))
+    scores, wide = onnx_scores(path), onnx_double_scores(path)
+
+    def source(x: Tensor) -> Tensor:
+        return torch.from_numpy(scores(x.numpy()))
+
+    try:
+        graph = import_onnx(path)
+    except UnsupportedOperationError as error:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        return _Loaded(source, None, onnx_input_shape(path), digest, str(error))
+    return _Loaded(
+        source, graph, graph.input_shape, _digest(graph), double=lambda x: torch.from_numpy(wide(x.numpy()))
+    )
 
 
 def _digest(graph: Graph) -> str:
@@ -174,18 +192,29 @@ def _digest(graph: Graph) -> str:
 
 def _read_module(module: nn.Module, shape: tuple[int, ...]) -> _Loaded:
     frozen = copy.deepcopy(module).cpu().eval().requires_grad_(False)
-    digest = hashlib.sha256(str(shape).encode())
-    for key, value in frozen.state_dict().items():
-        digest.update(key.encode() + value.contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    graph, note, double = None, "", None
     try:
-        graph, note = import_module(frozen, shape), ""
+        graph = import_module(frozen, shape)
+        double = double_module(frozen)
     except UnsupportedOperationError as error:
-        graph, note = None, str(error)
+        note = str(error)
 
     def place(device: torch.device) -> Callable[[Tensor], Tensor]:
         return _guarded(copy.deepcopy(frozen).to(device), _name(module))
 
-    return _Loaded(_guarded(frozen, _name(module)), graph, shape, digest.hexdigest(), note, place)
+    digest = _module_digest(frozen, shape) if graph is None else _digest(graph)
+    return _Loaded(_guarded(frozen, _name(module)), graph, shape, digest, note, place, double)
+
+
+def _module_digest(module: nn.Module, shape: tuple[int, ...]) -> str:
+    """Hash of a module that has no graph: its weights, its structure, and the code of its classes."""
+    digest = hashlib.sha256(f"{shape} {module}".encode())
+    for key, value in module.state_dict().items():
+        digest.update(key.encode() + value.contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    for kind in sorted({type(part) for part in module.modules()}, key=lambda kind: kind.__qualname__):
+        with suppress(TypeError, OSError):  # defined at a prompt
+            digest.update(inspect.getsource(kind).encode())
+    return digest.hexdigest()
 
 
 def _code_digest(function: Any) -> str:
@@ -270,11 +299,12 @@ def _finish(loaded: _Loaded, normalisation: Normalisation | None, device: torch.
 
     forward = reference
     exact: Graph | None = None
+    literal: Graph | None = None
     dropped = ""  # an end that the source has and our scores, which are logits, do not
     if graph is not None:
         dropped = final_softmax(graph)
-        wide = graph.to("cpu", torch.float64)
-        exact = simplify(wide if normalisation is None else prepend(normalisation, wide))
+        literal = without_softmax(graph if normalisation is None else prepend(normalisation, graph))
+        exact = simplify(literal)
         ready = graph = exact.to(device)
 
         def forward(x: Tensor) -> Tensor:
@@ -292,7 +322,7 @@ def _finish(loaded: _Loaded, normalisation: Normalisation | None, device: torch.
     numbers = "" if normalisation is None else f"{normalisation.mean.tolist()} {normalisation.std.tolist()}"
     fingerprint = hashlib.sha256((loaded.fingerprint + numbers).encode()).hexdigest() if loaded.fingerprint else ""
     cost = sample_bytes(forward, loaded.input_shape, device)
-    return Network(
+    network = Network(
         forward,
         reference,
         loaded.input_shape,
@@ -304,7 +334,25 @@ def _finish(loaded: _Loaded, normalisation: Normalisation | None, device: torch.
         loaded.note,
         cost,
         exact=exact,
+        literal=literal,
+        double=_wide_reference(loaded.double, normalisation),
+        dropped=dropped,
     )
+    reason = "" if exact is None else differs(network, _unit_points(loaded.input_shape))
+    return replace(network, exact=None, note=reason) if reason else network
+
+
+def _wide_reference(
+    double: Callable[[Tensor], Tensor] | None, normalisation: Normalisation | None
+) -> Callable[[Tensor], Tensor] | None:
+    if double is None or normalisation is None:
+        return double
+    return lambda x: double(normalisation(x))
+
+
+def _unit_points(shape: tuple[int, ...]) -> Tensor:
+    """Points of the usual domain; other domains are looked at when one is given, see ``confirm``."""
+    return check_points(torch.zeros(shape), torch.ones(shape))
 
 
 @torch.inference_mode()
@@ -317,10 +365,10 @@ def _check(
     dropped: str,
 ) -> int:
     """Compare a network with its source, to which the dropped operation belongs; returns the number of classes."""
-    x = torch.rand(CHECKS, *shape, generator=torch.Generator().manual_seed(0))
+    x = _unit_points(shape)
     try:
         wanted = reference(x)
-        _check_shape(wanted, CHECKS, name)
+        _check_shape(wanted, len(x), name)
         singles = torch.cat([reference(row[None]) for row in x])
         with exact_float32(device):
             batch, again = forward(x.to(device)).cpu(), forward(x.to(device)).cpu()

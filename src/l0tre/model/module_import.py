@@ -17,27 +17,44 @@ from l0tre.model.aten import UnsupportedOperationError
 from l0tre.model.calls import Call, Program, Ref, graph_from_calls
 from l0tre.model.graph import Graph
 
-__all__ = ["import_module"]
+__all__ = ["export_module", "import_module"]
 
 
 def import_module(module: nn.Module, input_shape: tuple[int, ...]) -> Graph:
     """Turn a module into a graph of what it computes in evaluation mode.
 
     Args:
-        module: The network, in any mode, precision and place; it is copied, never changed.
+        module: The network, in any mode and place; it is copied, never changed.
         input_shape: Shape of one sample, without the batch dimension.
 
     Returns:
-        The graph, for any batch size, its constants float32.
+        The graph, for any batch size.
 
     Raises:
-        UnsupportedOperationError: If torch cannot export the module, or it uses an unsupported operation.
+        UnsupportedOperationError: If torch cannot export the module, or it uses an unsupported operation or type.
         ModelError: If the module cannot be copied, or the shapes do not fit.
+    """
+    return graph_from_calls(export_module(module, input_shape))
+
+
+def export_module(module: nn.Module, input_shape: tuple[int, ...]) -> Program:
+    """The operators that a module calls for float32 inputs in evaluation mode.
+
+    Args:
+        module: See :func:`import_module`.
+        input_shape: Likewise.
+
+    Returns:
+        The program, whose operators need not be supported.
+
+    Raises:
+        UnsupportedOperationError: If torch cannot export the module.
+        ModelError: If the module cannot be copied.
     """
     if not input_shape or min(input_shape) < 1:
         raise ModelError(f"input shape {tuple(input_shape)} is empty: give that of one sample, such as (1, 28, 28)")
     try:
-        frozen = copy.deepcopy(module).cpu().float().eval()
+        frozen = copy.deepcopy(module).cpu().eval()
     except Exception as error:
         raise ModelError(f"the module {type(module).__name__} cannot be copied: {_first_line(error)}") from error
     frozen.requires_grad_(False)
@@ -52,7 +69,7 @@ def import_module(module: nn.Module, input_shape: tuple[int, ...]) -> Graph:
                 raise UnsupportedOperationError(
                     f"torch.export cannot trace {type(module).__name__}: {_first_line(error)}"
                 ) from error
-    return graph_from_calls(_program(exported, tuple(input_shape), batch))
+    return _program(exported, tuple(input_shape), batch)
 
 
 def _first_line(error: Exception) -> str:
@@ -97,7 +114,12 @@ def _program(exported: ExportedProgram, shape: tuple[int, ...], batch: int | Non
     if len(outputs) != 1 or not isinstance(outputs[0], TensorArgument):
         raise ModelError(f"the module gives {len(outputs)} results; exactly one tensor of scores is expected")
     calls = [_call(node) for node in exported.graph.nodes if node.op == "call_function"]
-    return Program(calls, constants, inputs[0], shape, batch, outputs[0].name)
+    dtypes = {
+        node.name: node.meta["val"].dtype for node in exported.graph.nodes if isinstance(node.meta.get("val"), Tensor)
+    }
+    computed = {call.name for call in calls} | {inputs[0]}
+    dtypes = {name: dtype for name, dtype in dtypes.items() if name in computed}
+    return Program(calls, constants, inputs[0], shape, batch, outputs[0].name, dtypes)
 
 
 def _call(node: fx.Node) -> Call:

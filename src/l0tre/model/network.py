@@ -38,7 +38,12 @@ class Network:
         note: Why there is no graph; empty when there is one.
         sample_bytes: Estimated peak memory of ``forward`` for one sample, in bytes.
         origin: How to load it again (path, mean, std), when it came from a file or a name.
-        exact: The operations in float64 on the CPU, for proofs: constants folded without rounding to float32.
+        exact: The operations in float64 on the CPU, for proofs: constants folded without rounding to float32. ``None``
+            where an evaluation of the source in float64 does not confirm them; the note then says why.
+        literal: The operations as the source has them, nothing folded, in float64 on the CPU; a softmax at the end is
+            left out. For the round-off of the source.
+        double: The source evaluated in float64 on the CPU, by code that shares nothing with the importer.
+        dropped: The softmax or log-softmax at the source's end that the graphs leave out, see ``simplify``.
     """
 
     forward: Scores
@@ -53,6 +58,9 @@ class Network:
     sample_bytes: int = 1
     origin: Mapping[str, Any] = field(default_factory=dict)
     exact: Graph | None = None
+    literal: Graph | None = None
+    double: Scores | None = None
+    dropped: str = ""
 
     @torch.inference_mode()
     def scores(self, x: Tensor) -> Tensor:

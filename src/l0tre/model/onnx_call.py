@@ -80,8 +80,8 @@ class Call:
         return tuple(int(value) for value in self.attributes.get(key, default))
 
     def number(self, key: str, default: float) -> float:
-        """An attribute that is a number."""
-        return float(self.attributes.get(key, default))
+        """An attribute that is a number; ONNX keeps them in float32, and so its defaults."""
+        return float(np.float32(self.attributes.get(key, default)))
 
     def axes(self, index: int) -> tuple[int, ...] | None:
         """The ``axes`` setting: an attribute in old operator sets, input ``index`` in new ones."""
@@ -106,14 +106,14 @@ class Call:
     def add(
         self, op: str, *inputs: int, tensors: Mapping[str, Array | None] | None = None, **attributes: Attribute
     ) -> int:
-        """Append a node to the graph; its constants are stored in float32."""
+        """Append a node to the graph."""
         constants = {key: None if value is None else self.tensor(value) for key, value in (tensors or {}).items()}
         return self.builder.add(op, inputs, constants, self.name, **attributes)
 
     def tensor(self, value: Array) -> Tensor:
-        """A constant as a float32 tensor."""
-        converted = np.array(value, dtype=np.float32)
-        if not np.isfinite(converted).all():
+        """A constant as a tensor, in float64 if it is not a whole number."""
+        converted = np.array(value, dtype=np.int64 if value.dtype.kind in "iu" else np.float64)
+        if not np.isfinite(converted.astype(np.float32)).all():
             raise self.refuse("has constants that are infinite or not a number in float32; train or export it again")
         return torch.from_numpy(converted)
 

@@ -13,8 +13,10 @@ from l0tre.errors import ModelError, require
 from l0tre.model.graph import Graph, GraphBuilder
 from l0tre.model.onnx_call import Array, Call, Value
 from l0tre.model.onnx_operators import FOLDED, OPERATORS
+from l0tre.model.onnx_reference import corrected_operators
+from l0tre.model.onnx_types import refuse_narrow_types, widened
 
-__all__ = ["import_onnx", "onnx_scores"]
+__all__ = ["import_onnx", "onnx_double_scores", "onnx_input_shape", "onnx_scores"]
 
 _OLDEST_OPSET = 7
 # TensorProto's codes of the types that an input may have.
@@ -35,7 +37,7 @@ def import_onnx(path: Path) -> Graph:
     """Read the network in an ONNX file.
 
     The first dimension of the input is taken for the batch, whatever size is written there; the graph has no
-    batch size in it. Constants are stored in float32.
+    batch size in it. Constants keep their values; what is computed from constants alone is computed in float64.
 
     Args:
         path: The file; its external data, if any, must lie in the same folder or below.
@@ -44,6 +46,7 @@ def import_onnx(path: Path) -> Graph:
         The network, with one output vector ``(classes,)`` per sample.
 
     Raises:
+        UnsupportedOperationError: If it computes in a type narrower than float32.
         ModelError: If the file cannot be read, is inconsistent or needs something that is not supported.
     """
     onnx = require("onnx", "onnx")
@@ -57,10 +60,15 @@ def import_onnx(path: Path) -> Graph:
             # The checker asks for a shape, which many files leave out of their outputs and nothing here needs.
             value.type.tensor_type.shape.SetInParent()
         onnx.checker.check_model(model)
+        refuse_narrow_types(nodes, source.name, model)
+        model = widened(model)
         values: dict[str, Value] = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
+    except ModelError:
+        raise
     except Exception as error:  # errors of onnx, protobuf and numpy
         raise _unreadable(path, error) from error
 
+    nodes = _needed(model.graph.node, output)
     builder = GraphBuilder(source.shape, source.name)
     values[source.name] = 0
     for node in nodes:
@@ -117,6 +125,47 @@ def onnx_scores(path: Path) -> Callable[[NDArray[np.float32]], NDArray[np.float3
         return joined
 
     return scores
+
+
+def onnx_double_scores(path: Path) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
+    """The scores that onnx's own reference evaluator gives in float64, which shares nothing with the importer.
+
+    Args:
+        path: The ONNX file. All its float32 values become float64.
+
+    Returns:
+        A function from images ``[batch, *input shape]`` to scores ``[batch, classes]``, both float64. It raises
+        :class:`ModelError` if the evaluator fails.
+    """
+    reference = require("onnx.reference", "onnx")
+    model = _load(path)
+    source, output = _image_input(model, path), _score_output(model, path)
+    try:
+        _open_batch(model)
+        evaluator = reference.ReferenceEvaluator(widened(model), new_ops=corrected_operators(_opset(model, path)))
+    except Exception as error:  # errors of onnx and numpy
+        raise ModelError(f"{path} does not run in onnx's reference evaluator: {_one_line(error)}") from error
+    size = source.batch or 1
+
+    def scores(images: NDArray[np.float64]) -> NDArray[np.float64]:
+        parts = []
+        for start in range(0, len(images), size):
+            part = images[start : start + size]
+            filling = np.zeros((size - len(part), *images.shape[1:]))
+            try:
+                with np.errstate(all="ignore"):
+                    (found,) = evaluator.run([output], {source.name: np.concatenate([part, filling])})
+                parts.append(np.asarray(found, dtype=np.float64).reshape(size, -1)[: len(part)])
+            except Exception as error:  # errors of numpy and of the evaluator's own
+                raise ModelError(f"{path} does not run in onnx's reference evaluator: {_one_line(error)}") from error
+        return np.concatenate(parts)
+
+    return scores
+
+
+def onnx_input_shape(path: Path) -> tuple[int, ...]:
+    """Shape of one input of an ONNX file."""
+    return _image_input(_load(path), path).shape
 
 
 def _single_only(portion: Callable[[Array], Array], shape: Sequence[int]) -> bool:

@@ -12,8 +12,8 @@ from l0tre.model.onnx_call import Array, Call, Value
 
 __all__ = ["FOLDED", "OPERATORS"]
 
-# TensorProto's codes of float32, float16, float64 and bfloat16.
-_FLOAT_TYPES = frozenset({1, 10, 11, 16})
+# TensorProto's codes of float32 and float64.
+_FLOAT_TYPES = frozenset({1, 11})
 
 # Operators that may also be met between constants only, where they are computed while importing; exporters write
 # chains of these to compute the target of a reshape. All deterministic.
@@ -303,8 +303,8 @@ def _batch_normalization(call: Call) -> Value:
     gamma, beta, mean, variance = (call.given(index).astype(np.float64) for index in range(1, 5))
     scale = gamma / np.sqrt(variance + call.number("epsilon", 1e-5))
     shape = (-1, *(1 for _ in call.shape()[1:]))
-    tensors = {"scale": scale.reshape(shape), "shift": (beta - mean * scale).reshape(shape)}
-    return call.add("scale", call.variable(), tensors=tensors)
+    tensors = {"scale": scale, "shift": beta - mean * scale, "shift_terms": abs(beta) + abs(mean * scale)}
+    return call.add("scale", call.variable(), tensors={key: value.reshape(shape) for key, value in tensors.items()})
 
 
 def _softmax(call: Call) -> Value:
@@ -326,6 +326,7 @@ def _dropout(call: Call) -> Value:
 
 
 def _cast(call: Call) -> Value:
+    # To a narrower type: see ``onnx_types``.
     if int(call.attributes["to"]) not in _FLOAT_TYPES:
         raise call.refuse("turns computed values into something other than floats, which is not supported")
     return call.variable()

@@ -20,7 +20,7 @@ from l0tre.errors import ModelError
 from l0tre.model.calls import Call, Program, Ref, graph_from_calls
 from l0tre.model.graph import Graph
 
-__all__ = ["import_pt2"]
+__all__ = ["import_pt2", "read_pt2"]
 
 _T = TypeVar("_T")
 
@@ -44,16 +44,20 @@ _MAX_ELEMENTS = 2**28  # a few bytes can claim to be a tensor of any size (strid
 
 
 def import_pt2(path: Path) -> Graph:
-    """Read an exported program as a graph.
+    """Read an exported program as a graph, see :func:`read_pt2`; ``graph.input_shape`` is the shape of one sample."""
+    return graph_from_calls(read_pt2(path))
+
+
+def read_pt2(path: Path) -> Program:
+    """Read an exported program.
 
     Args:
         path: A file of ``torch.export.save``, with a static or dynamic batch, decomposed or not.
 
     Returns:
-        The graph, for any batch size, its constants float32; ``graph.input_shape`` is the shape of one sample.
+        The program; whether its operators are supported is not looked at.
 
     Raises:
-        UnsupportedOperationError: If the program uses an operation that the graph does not have.
         ModelError: If the file is no such archive, is damaged, or holds anything but plain data.
     """
     try:
@@ -70,7 +74,7 @@ def import_pt2(path: Path) -> Graph:
         raise ModelError(
             f"{path} is not a readable .pt2 archive ({type(error).__name__}: {reason}); {_HINT}"
         ) from error
-    return graph_from_calls(program)
+    return program
 
 
 class _Archive:
@@ -209,7 +213,10 @@ def _program(exported: Mapping[str, Any], tensors: Mapping[str, object]) -> Prog
     if min(shape) < 1 or (batch is not None and batch < 1):
         raise ModelError(f"the program takes empty inputs of shape {shape} in batches of {batch}")
     calls = [call for node in graph["nodes"] for call in _calls(node)]
-    return Program(calls, constants, name, shape, batch, output)
+    computed = {call.name for call in calls} | {name}
+    dtypes = {key: _DTYPES[meta["dtype"]] for key, meta in graph["tensor_values"].items() if meta["dtype"] in _DTYPES}
+    dtypes = {key: dtype for key, dtype in dtypes.items() if key in computed}
+    return Program(calls, constants, name, shape, batch, output, dtypes)
 
 
 def _calls(node: Mapping[str, Any]) -> list[Call]:

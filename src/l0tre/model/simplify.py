@@ -9,7 +9,7 @@ from torch import Tensor
 
 from l0tre.model.graph import Graph, GraphBuilder, Node
 
-__all__ = ["final_softmax", "simplify"]
+__all__ = ["final_softmax", "simplify", "without_softmax"]
 
 
 def simplify(graph: Graph) -> Graph:
@@ -37,6 +37,13 @@ def simplify(graph: Graph) -> Graph:
         if len(simpler.nodes) == len(graph.nodes):
             return simpler
         graph = simpler
+
+
+def without_softmax(graph: Graph) -> Graph:
+    """The graph without the operation that :func:`final_softmax` names; nothing else is changed."""
+    nodes = list(graph.nodes)
+    _drop_softmax(nodes)
+    return Graph(tuple(nodes))
 
 
 def final_softmax(graph: Graph) -> str:
@@ -111,11 +118,17 @@ def _merged(source: Node, scale: Node) -> Node | None:
     # (x * weight + bias) * factor + shift
     weight, bias = _wide(source.tensors.get(gain)), _wide(source.tensors.get(offset))
     weight = weight_factor if weight is None else weight if weight_factor is None else weight * weight_factor
+    # A sum of constants can cancel: its rounding error is a share of their absolute values, which are kept for that.
+    own = None if bias is None else _wide(source.tensors.get(f"{offset}_terms", bias.abs()))
+    added = None if shift is None else scale.tensors.get("shift_terms", scale.tensors["shift"].abs()).to(shift)
+    added = added if added is None or source.op == "scale" else added.reshape(-1).expand_as(shift)
+    own = own if own is None or factor is None else own * factor.abs()
+    terms = added if own is None else own if added is None else own + added
     bias = bias if bias is None or factor is None else bias * factor
     bias = shift if bias is None else bias if shift is None else bias + shift
     kept = [*source.tensors.values(), *scale.tensors.values()]
-    tensors = {key: t.to(kept[0].dtype) for key, t in ((gain, weight), (offset, bias)) if t is not None}
-    return replace(source, shape=scale.shape, tensors=tensors)
+    found = ((gain, weight), (offset, bias), (f"{offset}_terms", terms))
+    return replace(source, shape=scale.shape, tensors={key: t.to(kept[0].dtype) for key, t in found if t is not None})
 
 
 def _wide(tensor: Tensor | None) -> Tensor | None:
