@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from l0tre.domain import Domain
+from l0tre.model.graph import Graph, run
 from l0tre.model.network import Network
 
 SAMPLE_BYTES = 2**22  # what a sample of a plain network claims to take, so that tests go in small steps
@@ -74,3 +75,28 @@ def brute_force(module: nn.Module, image: Tensor, label: int, domain: Domain, ax
             scores[groups] = float(out[:, label].min())
     module.float()
     return Exact(margins, scores)
+
+
+def graph_network(graph: Graph, fingerprint: str = "tiny", name: str = "tiny") -> Network:
+    """A network of a float32 graph, without an importer: its source is the graph itself."""
+    exact = graph.to("cpu", torch.float64)
+
+    def forward(x: Tensor) -> Tensor:
+        return run(graph, x)
+
+    def double(x: Tensor) -> Tensor:
+        return run(exact, x)
+
+    return Network(
+        forward,
+        forward,
+        graph.input_shape,
+        graph.output_shape[0],
+        torch.device("cpu"),
+        graph,
+        name,
+        fingerprint,
+        exact=exact,
+        literal=exact,
+        double=double,
+    )

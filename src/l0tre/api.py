@@ -149,7 +149,8 @@ def resume_anytime(
     net = load(network, input_shape=tuple(inputs.images.shape[1:]), device=device)
     if net.fingerprint != model["fingerprint"]:
         raise StoreError(
-            f"the network {net.name} is not the one that the run in {folder} began with (its weights or operations differ)"
+            f"the network {net.name} is not the one that the run in {folder} began with "
+            "(its weights or operations differ)"
         )
     problem = make_problem(
         net,

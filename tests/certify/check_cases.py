@@ -17,6 +17,7 @@ from l0tre.domain import Domain, make_domain
 from l0tre.errors import CertificateError
 from l0tre.model.graph import Graph, GraphBuilder, run
 from l0tre.model.network import Network
+from tests.tools import graph_network
 
 CPU = torch.device("cpu")
 
@@ -32,13 +33,7 @@ class Case:
 
 
 def as_network(graph: Graph, fingerprint: str = "f") -> Network:
-    exact = graph.to("cpu", torch.float64)
-
-    def forward(x: Tensor) -> Tensor:
-        return run(graph, x)
-
-    classes = graph.output_shape[0]
-    return Network(forward, forward, graph.input_shape, classes, CPU, graph, "tiny", fingerprint, exact=exact)
+    return graph_network(graph, fingerprint)
 
 
 def build(kind: str, seed: int) -> Graph:
@@ -90,7 +85,7 @@ def build(kind: str, seed: int) -> Graph:
         top = graph.add("relu", [graph.add("add", [conv(graph, top, 3, size=3, padding=1), first])])
     top = graph.add("reshape", [top], shape=(math.prod(graph.shape(top)),))
     top = graph.add("linear", [top], {"weight": weights(3, graph.shape(top)[0]), "bias": 0.3 * weights(3)})
-    return graph.build(top)
+    return graph.build(top).to("cpu")
 
 
 KINDS = ("dense", "curved", "grey", "pools", "colour")

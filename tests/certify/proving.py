@@ -22,6 +22,7 @@ from l0tre.model.graph import Graph, run, run_node
 from l0tre.model.network import Network, margins
 from tests.certify import random_networks
 from tests.certify.random_networks import Case, random_case
+from tests.tools import graph_network
 
 CPU = torch.device("cpu")
 ROWS = 2**20  # bytes for rows, enough for all of a tiny layer at once
@@ -30,14 +31,7 @@ ROUNDING = 1e-9  # between two ways to compute the same number
 
 
 def as_network(graph: Graph) -> Network:
-    """A network of a float32 graph, without an importer."""
-
-    def forward(x: Tensor) -> Tensor:
-        return run(graph, x)
-
-    exact = graph.to("cpu", torch.float64)
-    classes = graph.output_shape[0]
-    return Network(forward, forward, graph.input_shape, classes, CPU, graph, "tiny", "tiny", exact=exact)
+    return graph_network(graph)
 
 
 def settled(case: Case, graph: Graph, image: Tensor, domain: Domain, firmness: float) -> Case:

@@ -188,7 +188,7 @@ def test_ranges_of_large_inputs_are_not_too_narrow_by_rounding() -> None:
     top = builder.add("scale", [0], {"scale": torch.tensor(1.3e-9), "shift": torch.tensor(-0.7)})
     top = builder.add("linear", [top], {"weight": torch.randn(8, 6, generator=random), "bias": torch.ones(8)})
     top = builder.add("linear", [builder.add("relu", [top])], {"weight": torch.randn(2, 8, generator=random)})
-    graph = builder.build(top)
+    graph = builder.build(top).to("cpu")
     domain = make_domain((6,), high=1e9)
     image = torch.rand(6, generator=random) * 1e9
     case = Case(torch.nn.Identity(), graph, as_network(graph), image, 0, domain, "large")

@@ -16,6 +16,7 @@ from l0tre.certify import check as check_module
 from l0tre.certify.certificate import Certificate, read_certificate, write_certificate
 from l0tre.certify.check import check
 from l0tre.certify.check_cover import make_tree
+from l0tre.certify.rebound import make_bounder
 from l0tre.domain import make_domain
 from l0tre.errors import CertificateError
 from l0tre.model.graph import Graph, GraphBuilder
@@ -108,7 +109,7 @@ def planted(seed: int) -> Case:
     weight[0, pair] = 1.0
     hidden = builder.add("relu", [builder.add("linear", [flat], {"weight": weight, "bias": torch.tensor([-1.9])})])
     out = {"weight": torch.tensor([[0.0], [100.0]]), "bias": torch.tensor([1.0, 0.0])}
-    graph = builder.build(builder.add("linear", [hidden], out))
+    graph = builder.build(builder.add("linear", [hidden], out)).to("cpu")
     image = torch.zeros(1, 3, 2)
     return Case(as_network(graph, f"planted {seed}"), image, make_domain((1, 3, 2)), 0)
 
@@ -290,7 +291,11 @@ def test_a_network_that_is_not_finite_is_refused(value: float) -> None:
     weight = nodes[place].tensors["weight"].clone()
     weight[0, 0, 0, 0] = value
     nodes[place] = replace(nodes[place], tensors={**nodes[place].tensors, "weight": weight})
-    refused(WHOLE, replace(CASE, network=replace(CASE.network, exact=Graph(tuple(nodes)))), "not finite")
+    odd = Graph(tuple(nodes))
+    refused(WHOLE, replace(CASE, network=replace(CASE.network, exact=odd)), "different scores")
+    order = torch.arange(CASE.domain.groups)
+    with pytest.raises(CertificateError, match="not finite"):
+        make_bounder(odd, CASE.image, CASE.domain, order, torch.device("cpu"), 2**20)
 
 
 @pytest.mark.parametrize("op", ["mul", "softmax", "leaky_relu"])
@@ -298,6 +303,6 @@ def test_operations_without_lines_are_named(op: str) -> None:
     builder = GraphBuilder((5,))
     options: dict[str, dict[str, Any]] = {"mul": {}, "softmax": {"dim": 0}, "leaky_relu": {"slope": -0.1}}
     top = builder.add(op, [0, 0] if op == "mul" else [0], name="here", **options[op])
-    graph = builder.build(builder.add("linear", [top], {"weight": torch.ones(2, 5)}))
+    graph = builder.build(builder.add("linear", [top], {"weight": torch.ones(2, 5)})).to("cpu")
     case = Case(as_network(graph), torch.rand(5), make_domain((5,)), 0)
     refused(certify(case, 1, 0), case, rf"{op} \(here\)")

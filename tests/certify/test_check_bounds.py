@@ -88,7 +88,7 @@ def maps(seed: int, *, branches: bool = True) -> Graph:
         top = graph.add(op, [top], **settings)
     top = graph.add("reshape", [top], shape=(math.prod(graph.shape(top)),))
     top = graph.add("relu", [graph.add("linear", [top], {"weight": weights(6, graph.shape(top)[0])})])
-    return graph.build(graph.add("linear", [top], {"weight": weights(3, 6), "bias": weights(3)}))
+    return graph.build(graph.add("linear", [top], {"weight": weights(3, 6), "bias": weights(3)})).to("cpu")
 
 
 def case_of(seed: int, *, branches: bool = True) -> Case:
@@ -226,7 +226,7 @@ def test_gaps_of_outputs_that_see_no_change_are_not_paid(monkeypatch: pytest.Mon
     top = builder.add("relu", [builder.add("scale", [0], {"shift": torch.tensor(-0.5)})])
     weight = torch.stack([torch.zeros(36), torch.ones(36)])
     flat = builder.add("reshape", [top], shape=(36,))
-    graph = builder.build(builder.add("linear", [flat], {"weight": weight, "bias": torch.tensor([0.6, 0.0])}))
+    graph = builder.build(builder.add("linear", [flat], {"weight": weight, "bias": torch.tensor([0.6, 0.0])})).to("cpu")
     case = Case(as_network(graph), torch.full((1, 6, 6), 0.3), make_domain((1, 6, 6)), 0)
     bounder, tree, regions = prepared(case, certify(case, 1, 0, stop=1.0))
     spread = spread_of(regions, tree, case.domain, bounder)
@@ -244,7 +244,7 @@ def test_every_changed_pixel_pays(pixels: int, radius: int) -> None:
     top = builder.add("relu", [builder.add("scale", [top], {"shift": torch.tensor(-0.4)})])
     weight = torch.stack([torch.zeros(72), torch.ones(72)])
     flat = builder.add("reshape", [top], shape=(72,))
-    graph = builder.build(builder.add("linear", [flat], {"weight": weight, "bias": torch.tensor([2.0, 0.0])}))
+    graph = builder.build(builder.add("linear", [flat], {"weight": weight, "bias": torch.tensor([2.0, 0.0])})).to("cpu")
     groups = (torch.arange(36) // pixels).reshape(6, 6)
     case = Case(as_network(graph), torch.full((2, 6, 6), 0.3), make_domain((2, 6, 6), groups=groups), 0)
     bounder, tree, regions = prepared(case, certify(case, radius, 0, stop=1.0))
@@ -263,7 +263,7 @@ def test_windows_pay_for_every_changed_pixel(pixels: int, radius: int) -> None:
     summed = {"weight": torch.ones(1, 1, 6, 6), "bias": torch.tensor([0.1 - most])}
     top = builder.add("relu", [builder.add("conv", [top], summed, **shape)])
     weight, flat = torch.tensor([[0.0], [1.0]]), builder.add("reshape", [top], shape=(1,))
-    graph = builder.build(builder.add("linear", [flat], {"weight": weight, "bias": torch.tensor([2.0, 0.0])}))
+    graph = builder.build(builder.add("linear", [flat], {"weight": weight, "bias": torch.tensor([2.0, 0.0])})).to("cpu")
     groups = (torch.arange(36) // pixels).reshape(6, 6)
     case = Case(as_network(graph), torch.full((1, 6, 6), 0.3), make_domain((1, 6, 6), groups=groups), 0)
     bounder, tree, regions = prepared(case, certify(case, radius, 0, stop=1.0))

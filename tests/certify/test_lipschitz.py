@@ -192,7 +192,7 @@ def test_ranges_decide_slopes(slope: float) -> None:
     domain = make_domain((3,))
     scene = network_scene(one_by_one(nn.LeakyReLU(slope), [0.5, -2.0, -0.5]), domain, torch.full((3,), 0.2), t=2)
     expected = torch.tensor([1.0, abs(slope), max(1.0, abs(slope))]).double()
-    torch.testing.assert_close(slopes(scene, domain, 2)[0], expected, rtol=1e-8, atol=0)
+    torch.testing.assert_close(slopes(scene, domain, 2)[0], expected, rtol=1e-8, atol=1e-200)
 
 
 def test_the_steepest_point_of_a_curve_counts() -> None:

@@ -65,7 +65,7 @@ def test_bounds_of_a_linear_network_are_exact() -> None:
     builder = GraphBuilder((3, 2, 2))
     top = builder.add("reshape", [0], shape=(12,))
     weight, bias = torch.randn(3, 12, generator=random), torch.randn(3, generator=random)
-    graph = builder.build(builder.add("linear", [top], {"weight": weight, "bias": bias}))
+    graph = builder.build(builder.add("linear", [top], {"weight": weight, "bias": bias})).to("cpu")
     case = Case(as_network(graph), torch.rand(3, 2, 2, generator=random), make_domain((3, 2, 2), low=-0.5), 1)
     for radius in (1, 2):
         made = certify(case, radius, 0, stop=1.0)

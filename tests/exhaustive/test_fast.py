@@ -19,8 +19,9 @@ from l0tre.exhaustive.interaction import interactions
 from l0tre.exhaustive.local import LocalPlan, Span, plan_local, reach, spans
 from l0tre.exhaustive.scan import Chunk, Level, make_level, scan, scan_sets, solutions
 from l0tre.memory import Batcher
-from l0tre.model.graph import Graph, GraphBuilder, run
+from l0tre.model.graph import Graph, GraphBuilder
 from l0tre.model.network import Network, margins
+from tests.tools import graph_network
 
 POINTWISE = ["relu", "leaky_relu", "sigmoid", "tanh", "clip"]
 
@@ -83,13 +84,11 @@ def graphs(draw: st.DrawFn, head: str | None = None) -> Graph:
         at = build.add("relu", [at])
         size = 5
     at = build.add("linear", [at], {"weight": random(3, size) / size**0.5, "bias": 3 * random(3)})
-    return build.build(at)
+    return build.build(at).to("cpu")
 
 
 def _network(graph: Graph) -> Network:
-    return Network(
-        lambda x: run(graph, x), lambda x: run(graph, x), graph.input_shape, 3, torch.device("cpu"), graph, "random"
-    )
+    return graph_network(graph, name="random")
 
 
 def _setup(

@@ -65,7 +65,7 @@ def chain(name: str, channels: int, head: str = "linear") -> Graph:
     size = torch.Size(build.shape(at)).numel()
     at = build.add("reshape", [at], shape=(size,))
     at = build.add("linear", [at], {"weight": random(4, size) / size**0.5, "bias": random(4)})
-    return build.build(at)
+    return build.build(at).to("cpu")
 
 
 def pair_table(locality: Locality, images: torch.Tensor) -> torch.Tensor:
@@ -113,7 +113,7 @@ def test_branches_are_no_chain() -> None:
     inner = build.add("relu", [build.add("conv", [0], {"weight": weight, "bias": torch.zeros(1)}, **sizes)])
     joined = build.add("add", [0, inner])
     flat = build.add("reshape", [joined], shape=(16,))
-    graph = build.build(build.add("linear", [flat], {"weight": torch.ones(2, 16), "bias": torch.zeros(2)}))
+    graph = build.build(build.add("linear", [flat], {"weight": torch.ones(2, 16), "bias": torch.zeros(2)})).to("cpu")
     plan = plan_local(graph)
     assert isinstance(plan, LocalPlan)
     assert plan.cut == joined

@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import l0tre.model.graph as graph_module
 from l0tre.errors import ModelError
-from l0tre.model.graph import OPERATIONS, Graph, GraphBuilder, Node, run, run_node
+from l0tre.model.graph import OPERATIONS, Graph, GraphBuilder, Node, conv_by_products, run, run_node
 
 W = torch.linspace(-1, 1, 4 * 2 * 3 * 2).reshape(4, 2, 3, 2)
 B = torch.linspace(-1, 1, 4)
@@ -202,3 +204,27 @@ def test_node_attributes() -> None:
     assert node.number("groups") == 3.0
     with pytest.raises(TypeError, match="stride"):
         node.number("stride")
+
+
+@settings(deadline=None)
+@given(
+    groups=st.sampled_from([1, 2]),
+    stride=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    padding=st.tuples(st.integers(0, 2), st.integers(0, 2)),
+    dilation=st.tuples(st.integers(1, 2), st.integers(1, 2)),
+    bias=st.booleans(),
+)
+def test_a_convolution_by_products(
+    groups: int, stride: tuple[int, int], padding: tuple[int, int], dilation: tuple[int, int], bias: bool
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, weight, shift = (
+        torch.randn(shape, generator=generator, dtype=torch.float64)
+        for shape in ((3, 4, 9, 8), (6, 4 // groups, 3, 2), (6,))
+    )
+    arguments = (weight, shift if bias else None, stride, padding, dilation, groups)
+    torch.testing.assert_close(conv_by_products(x, *arguments), F.conv2d(x, *arguments))
+    x.requires_grad_()
+    (slopes,) = torch.autograd.grad(conv_by_products(x, *arguments).sin().sum(), x)
+    (wanted,) = torch.autograd.grad(F.conv2d(x, *arguments).sin().sum(), x)
+    torch.testing.assert_close(slopes, wanted)

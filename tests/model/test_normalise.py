@@ -73,4 +73,6 @@ def test_the_graph_with_normalisation_computes_the_same(mean: list[float], std: 
     normalise = make_normalisation(mean, std, (3, 2, 2))
     assert normalise is not None
     x = torch.rand(4, 3, 2, 2, generator=torch.Generator().manual_seed(1))
-    assert torch.allclose(run(prepend(normalise, graph).to("cpu"), x), run(graph.to("cpu"), normalise(x)), atol=1e-3, rtol=1e-4)
+    assert torch.allclose(
+        run(prepend(normalise, graph).to("cpu"), x), run(graph.to("cpu"), normalise(x)), atol=1e-3, rtol=1e-4
+    )

@@ -16,7 +16,6 @@ from torch.export import Dim, ExportedProgram
 
 from l0tre.errors import ModelError
 from l0tre.model.aten import UnsupportedOperationError
-from l0tre.model.aten import UnsupportedOperationError
 from l0tre.model.calls import run_calls
 from l0tre.model.double import double_module
 from l0tre.model.graph import run

@@ -47,7 +47,11 @@ def magnitude(node: Node, inputs: Sequence[Tensor]) -> Tensor:
     if node.op in ("relu", "max_pool"):
         return run_node(node, inputs[0])
     positive = absolute(node)
-    constants = {key: node.tensors[key].abs() for key in ("bias", "shift") if key in node.tensors}
+    constants = {
+        key: node.tensors.get(f"{key}_terms", node.tensors[key]).abs()
+        for key in ("bias", "shift")
+        if key in node.tensors
+    }
     value = {"value": abs(node.number("value"))} if node.op == "pad" else {}
     full = replace(positive, tensors={**positive.tensors, **constants}, attributes={**positive.attributes, **value})
     return run_node(full, *inputs)

@@ -16,7 +16,7 @@ from l0tre.certify.backward import through_linear
 from l0tre.certify.bound import input_ranges
 from l0tre.certify.interval import Interval
 from l0tre.certify.nodes import Nodes
-from l0tre.certify.plan import UNIT, Plan
+from l0tre.certify.plan import FLOOR, UNIT, Plan
 from l0tre.certify.scene import Scene
 from l0tre.certify.search import batch_sizes
 from l0tre.certify.support import NONLINEAR
@@ -132,7 +132,7 @@ def _slopes(scene: Scene, absolute: Plan, nodes: Nodes, row_bytes: int) -> Tenso
             parts = [_through_curve(node, centre, radius, *ranges[node.inputs[0]])]
         else:
             # Covers the rounding of this operation and of the sums and products since the last one.
-            radius = radius + UNIT * _terms(node) * (centre.abs() + radius)
+            radius = radius + UNIT * _terms(node) * (centre.abs() + radius) + FLOOR
             middles = through_linear(plan, position, node, centre)
             parts = list(
                 zip(middles, through_linear(absolute, position, absolute.graph.nodes[position], radius), strict=True)

@@ -23,6 +23,10 @@ MOST_SIGNS = 4096  # bytes that an open node keeps of its parent
 # The sum of n products is off by at most about n * 2**-53 of the sum of their absolute values, for any order of
 # summation; 32 covers the chained passes, the lines' own rounding and the widening of the bounds they rest on.
 UNIT = 32 * 2.0**-53
+# A product below 2**-1022 is off by 2**-1074, or by all of it where such numbers are flushed to zero: in a value that is
+# as if the value were not below FLOOR; in a coefficient of a form at most SMALLEST for each unit of what it multiplies.
+FLOOR = 2.0**-960
+SMALLEST = 2.0**-1000
 
 
 @dataclass(frozen=True)
@@ -174,11 +178,14 @@ def _reach(node: Node, source: Reach) -> Reach:
 def _slack(graph: Graph, domain: Domain, device: torch.device) -> tuple[Tensor, ...]:
     """Rounding errors of bounds: a multiple of the largest absolute values that a sum can pass through."""
     largest = torch.maximum(domain.low.abs(), domain.high.abs()).double().to(device).view(1, *domain.shape)
+    largest = largest.clamp(min=FLOOR)
     sizes, values, slack = [64.0], [largest], [UNIT * 64 * largest[0]]
+    multiplied = largest.sum()
     for node in graph.nodes[1:]:
-        values.append(magnitude(node, [values[source] for source in node.inputs]))
+        values.append(magnitude(node, [values[source] for source in node.inputs]).clamp(min=FLOOR))
+        multiplied = multiplied + values[-1].sum()
         sizes.append(_terms(node, graph) + max(sizes[source] for source in node.inputs))
-        slack.append(UNIT * sizes[-1] * values[-1][0])
+        slack.append(UNIT * sizes[-1] * values[-1][0] + SMALLEST * sizes[-1] * multiplied)
     return tuple(slack)
 
 

@@ -9,7 +9,9 @@ Rounding: the network is a function of real numbers, the bounds are float64. Two
 the network: ``limit``, which its absolute value never exceeds, and ``terms``, which the sum of the absolute values of
 all products in any linear form of it never exceeds. A form is a nesting of sums, with ``length`` products in all sums
 on the way to the input together at most, so what is computed lies within about ``length * terms * 2**-53`` of the exact
-result. ``slack`` is 32 times that; every bound is moved outwards by it. For the lines: the slopes of an operation are
+result. ``slack`` is 32 times that; every bound is moved outwards by it. Products below ``2**-1022`` are off by up to
+``2**-1022`` whatever their size: so no ``limit`` or ``terms`` counts as smaller than ``LEAST``, and for underflow in
+the coefficients of a form ``2**-1000`` of all limits together is added. For the lines: the slopes of an operation are
 at most ``gain``, its intercepts at most ``2 * gain * limit + offset``, its own value at most ``gain * limit + offset``,
 so its gaps at most ``4 * gain * limit + 2 * offset``.
 """
@@ -36,6 +38,8 @@ LINEAR = frozenset(
 )
 UNIT = 2.0**-53
 SAFETY = 32.0
+LEAST = 2.0**-950
+UNDERFLOW = 2.0**-1000
 COPIES = 12  # of a row that are held at a time
 
 Range = tuple[Tensor, Tensor]
@@ -88,8 +92,10 @@ def make_bounder(
     largest = torch.maximum(domain.low.abs(), domain.high.abs()).to(device, torch.float64).reshape(nodes[0].shape)
     own = [image.to(device, torch.float64).reshape(nodes[0].shape)]
     # The value at the image, and twice the limit for its distance from the ends of the range.
+    largest = largest.clamp(min=LEAST)
     limits, terms, length = [largest], [3 * largest], float(largest.numel())
     slacks = [UNIT * SAFETY * (length + 64) * terms[0]]
+    together = largest.sum()
     for node in nodes[1:]:
         sources = node.inputs
         length += _length(node, nodes)
@@ -103,9 +109,10 @@ def make_bounder(
                 limit, term = (run_node(node, m[None])[0] for m in (limit, term))
             limit, term = gain * limit + offset, gain * term + 2 * offset
         own.append(run_node(node, *(own[source][None] for source in sources))[0])
-        limits.append(limit)
-        terms.append(term)
-        slacks.append(UNIT * SAFETY * (length + 64) * term)
+        limits.append(limit.clamp(min=LEAST))
+        terms.append(term.clamp(min=LEAST))
+        together = together + terms[-1].sum()
+        slacks.append((length + 64) * (UNIT * SAFETY * terms[-1] + UNDERFLOW * together))
         if not bool(torch.isfinite(slacks[-1]).all()):
             raise CertificateError(
                 f"operation {node.name or node.op} has weights or values that are not finite: nothing can be proved "
@@ -141,6 +148,8 @@ def _length(node: Node, nodes: tuple[Node, ...]) -> float:
 def _absolute(node: Node, *, with_constants: bool) -> Node:
     """A linear operation with the absolute values of its weights, with or without those of its constant terms."""
     tensors = {k: v.abs() for k, v in node.tensors.items() if with_constants or k not in ("bias", "shift")}
+    if with_constants:  # a constant that was summed from others counts with their absolute values
+        tensors.update({k.removesuffix("_terms"): v for k, v in tensors.items() if k.endswith("_terms")})
     attributes = dict(node.attributes)
     if node.op == "pad":
         attributes["value"] = abs(node.number("value")) if with_constants else 0.0

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from l0tre.exhaustive.local import POINTWISE, LocalPlan, Span, need, overlap, reach
-from l0tre.model.graph import Node, run_node
+from l0tre.model.graph import Node, convolve, run_node
 
 __all__ = [
     "Base",
@@ -221,9 +221,8 @@ def convolve_window(plan: LocalPlan, node: Node, value: Tensor, now: Box, wanted
     out = (weight.shape[0], box[0].size, box[1].size)
     flat = value.flatten(0, 2)
 
-    def convolve(x: Tensor) -> Tensor:
-        padded = shifted(x, now, wanted)
-        return F.conv2d(padded, weight, None, node.ints("stride"), 0, node.ints("dilation"), groups)
+    def windows(x: Tensor) -> Tensor:
+        return convolve(node, shifted(x, now, wanted), None, (0, 0))
 
     entries = channels * rows * columns * out[0] * out[1] * out[2]
     if value.is_cuda:
@@ -241,7 +240,7 @@ def convolve_window(plan: LocalPlan, node: Node, value: Tensor, now: Box, wanted
             if sum(matrix.numel() for matrix in plan.matrices.values()) > MATRIX_TOTAL:
                 plan.matrices.clear()
             unit = torch.eye(channels * rows * columns, device=value.device, dtype=value.dtype)
-            plan.matrices[key] = convolve(unit.reshape(-1, channels, rows, columns)).flatten(1)
+            plan.matrices[key] = windows(unit.reshape(-1, channels, rows, columns)).flatten(1)
         result = flat.flatten(1) @ plan.matrices[key]
     elif not value.is_cuda and groups == 1 and node.ints("stride") == (1, 1):
         # The other way round: what every input adds to its outputs, without multiplying the zeros around it.
@@ -252,7 +251,7 @@ def convolve_window(plan: LocalPlan, node: Node, value: Tensor, now: Box, wanted
         reached = (reach(node, [now[0]], 0), reach(node, [now[1]], 1))
         result = shifted(full, reached, box)
     else:
-        result = convolve(flat)
+        result = windows(flat)
     return result.reshape(*value.shape[:3], *out)
 
 

@@ -166,7 +166,9 @@ def _check_precision(site: Site, program: Program, call: Call) -> None:
     if torch.finfo(found).eps > torch.finfo(torch.float32).eps:
         raise site.refuse(f"computes in {found}, which rounds values; only float32 and float64 are supported")
     read = [program.dtypes.get(name) for name in _reads(call) if name != program.input_name]
-    wider = [dtype for dtype in read if dtype is not None and dtype.is_floating_point and dtype.itemsize > found.itemsize]
+    wider = [
+        dtype for dtype in read if dtype is not None and dtype.is_floating_point and dtype.itemsize > found.itemsize
+    ]
     if wider:
         raise site.refuse(f"turns computed values from {wider[0]} into {found}, which rounds them")
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from l0tre.errors import ModelError
 
-__all__ = ["OPERATIONS", "Graph", "GraphBuilder", "Node", "run", "run_node"]
+__all__ = ["OPERATIONS", "Graph", "GraphBuilder", "Node", "conv_by_products", "convolve", "run", "run_node"]
 
 Attribute = int | float | bool | tuple[int, ...]
 
@@ -29,8 +29,8 @@ class Node:
         op: Key of :data:`OPERATIONS`, or ``"input"``.
         inputs: Positions of the nodes whose outputs it reads, all smaller than its own.
         shape: Shape of its output for one sample.
-        tensors: Constants, float64 as imported, without any rounding: ``weight``, ``bias``, ``scale``, ``shift``. A bias
-            or shift that was summed from other constants comes with the sum of their absolute values
+        tensors: Constants: ``weight``, ``bias``, ``scale``, ``shift``, as imported in float64, without any rounding. A
+            bias or shift that was summed from other constants comes with the sum of their absolute values
             (``bias_terms``, ``shift_terms``), which its own rounding error is a share of.
         attributes: Other settings: stride, padding, dimensions without the batch, slope.
         name: The source's own name, for messages.
@@ -101,14 +101,32 @@ def _batched(dims: Sequence[int]) -> list[int]:
 
 
 def _conv(node: Node, x: Tensor) -> Tensor:
-    weight, bias, groups = node.tensors["weight"], node.tensors.get("bias"), int(node.number("groups"))
-    stride, padding, dilation = (_pair(node, key) for key in ("stride", "padding", "dilation"))
+    return convolve(node, x, node.tensors.get("bias"), _pair(node, "padding"))
+
+
+def convolve(node: Node, x: Tensor, bias: Tensor | None, padding: tuple[int, int]) -> Tensor:
+    """The convolution of a node, with a bias and a padding of one's own.
+
+    Proofs compute in float64, and their rounding terms hold for sums of products. On a GPU cuDNN may convolve through
+    transforms instead, whose errors are others: there float64 is computed as products of matrices.
+
+    Args:
+        node: A convolution.
+        x: ``[batch, channels, height, width]``.
+        bias: ``[channels]`` or none.
+        padding: Zeros above and below, left and right.
+
+    Returns:
+        ``[batch, channels, height, width]``.
+    """
+    weight, groups = node.tensors["weight"], int(node.number("groups"))
+    stride, dilation = _pair(node, "stride"), _pair(node, "dilation")
     if x.is_cuda and x.dtype == torch.float64:
-        return _conv_by_products(x, weight, bias, stride, padding, dilation, groups)
+        return conv_by_products(x, weight, bias, stride, padding, dilation, groups)
     return F.conv2d(x, weight, bias, stride, padding, dilation, groups)
 
 
-def _conv_by_products(
+def conv_by_products(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -117,18 +135,12 @@ def _conv_by_products(
     dilation: tuple[int, int],
     groups: int,
 ) -> Tensor:
-    """A convolution as one product of matrices.
-
-    Proofs compute in float64, and their rounding terms hold for sums of products. cuDNN may convolve through transforms
-    instead, whose errors are others.
-    """
+    """A convolution as a product of matrices with the same arguments as ``F.conv2d``."""
     channels, kernel = weight.shape[0], weight.shape[2:]
     padded = F.pad(x, (padding[1], padding[1], padding[0], padding[0]))
-    rows, columns = (
-        (padded.shape[2 + d] - dilation[d] * (kernel[d] - 1) - 1) // stride[d] + 1 for d in (0, 1)
-    )
+    rows, columns = ((padded.shape[2 + d] - dilation[d] * (kernel[d] - 1) - 1) // stride[d] + 1 for d in (0, 1))
     matrix = weight.reshape(groups, channels // groups, -1)
-    result = x.new_empty(len(x), groups, channels // groups, rows * columns)
+    parts = []
     each = 8 * x.shape[1] * kernel.numel() * rows * columns
     step = max(1, PATCH_BYTES // max(1, each))
     for first in range(0, len(x), step):
@@ -138,9 +150,9 @@ def _conv_by_products(
             (len(part), groups, x.shape[1] // groups, *kernel, rows, columns),
             (b, c * (x.shape[1] // groups), c, h * dilation[0], w * dilation[1], h * stride[0], w * stride[1]),
         )
-        torch.matmul(matrix, patches.reshape(len(part), groups, -1, rows * columns), out=result[first : first + step])
-    result = result.reshape(len(x), channels, rows, columns)
-    return result if bias is None else result.add_(bias[:, None, None])
+        parts.append(matrix @ patches.reshape(len(part), groups, -1, rows * columns))
+    result = torch.cat(parts).reshape(len(x), channels, rows, columns)
+    return result if bias is None else result + bias[:, None, None]
 
 
 def _avg_pool(node: Node, x: Tensor) -> Tensor:

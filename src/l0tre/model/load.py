@@ -175,9 +175,7 @@ def _read_onnx(path: Path) -> _Loaded:
     except UnsupportedOperationError as error:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         return _Loaded(source, None, onnx_input_shape(path), digest, str(error))
-    return _Loaded(
-        source, graph, graph.input_shape, _digest(graph), double=lambda x: torch.from_numpy(wide(x.numpy()))
-    )
+    return _Loaded(source, graph, graph.input_shape, _digest(graph), double=lambda x: torch.from_numpy(wide(x.numpy())))
 
 
 def _digest(graph: Graph) -> str:

@@ -52,7 +52,7 @@ def _log_softmax(self: Any, x: Array, axis: int | None = None) -> tuple[Array]:
 
 
 def _rows(operator: Any, x: Array, axis: int | None) -> Array:
-    """The dimensions from ``axis`` on as one; 1 by default, where the evaluator gives a newer operator set's default."""
+    """The dimensions from ``axis`` on as one; 1 by default, where the evaluator gives that of a newer operator set."""
     written = any(attribute.name == "axis" for attribute in operator.onnx_node.attribute)
     axis = (axis if written and axis is not None else 1) % x.ndim
     return x.reshape(int(np.prod(x.shape[:axis])), -1)
@@ -73,9 +73,7 @@ def _max_pool(
     reach = [(k - 1) * d + 1 for k, d in zip(kernel, spread, strict=True)]
     margins = list(zip(pads[:rank], pads[rank:], strict=True)) if pads else [(0, 0)] * rank
     if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
-        total = [
-            max((-(-n // s) - 1) * s + r - n, 0) for n, s, r in zip(x.shape[2:], steps, reach, strict=True)
-        ]
+        total = [max((-(-n // s) - 1) * s + r - n, 0) for n, s, r in zip(x.shape[2:], steps, reach, strict=True)]
         halves = [(t // 2, t - t // 2) for t in total]
         margins = halves if auto_pad == "SAME_UPPER" else [(large, small) for small, large in halves]
     padded = np.pad(x, [(0, 0), (0, 0), *margins], constant_values=-np.inf)

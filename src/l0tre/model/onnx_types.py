@@ -15,7 +15,7 @@ _BITS: Mapping[int, int] = {_FLOAT: 24, _DOUBLE: 53}
 
 
 def refuse_narrow_types(nodes: Iterable[Any], source: str, model: Any) -> None:
-    """Refuse a file that rounds computed values to a narrower type: the graph of real numbers would be another function.
+    """Refuse a file that rounds computed values to a narrower type: as a function of real numbers it is another one.
 
     A cast of the input itself to float32 is harmless: the ends of a domain are float32, so that every rounded input is
     one of the domain too.
@@ -56,7 +56,7 @@ def refuse_narrow_types(nodes: Iterable[Any], source: str, model: Any) -> None:
 
 
 def widened(model: Any) -> Any:
-    """A copy of a ModelProto that computes in float64 wherever it computes in float32; its constants keep their values."""
+    """A copy of a ModelProto that computes in float64 where it computes in float32; its constants keep their values."""
     onnx = require("onnx", "onnx")
     model = copy.deepcopy(model)
     del model.graph.value_info[:]

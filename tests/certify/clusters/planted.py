@@ -100,7 +100,7 @@ def planted_windows(
         here = graph.add("relu", [here])
         rows, most = torch.tensor([[0.0], [1.0], [0.0]]), 0.0
     graph.add("linear", [here], {"weight": rows, "bias": torch.tensor([most + RADIUS, 0.0, -1.0])})
-    result = Graph(tuple(graph.nodes))
+    result = Graph(tuple(graph.nodes)).to("cpu")
     image = torch.full((1, *shape), START)
     return Case(nn.Identity(), result, as_network(result), image, 0, make_domain((1, *shape)), "planted")
 
