@@ -7,6 +7,7 @@ __all__ = [
     "CertificateError",
     "ConfigError",
     "DataError",
+    "InternalError",
     "L0treError",
     "MissingExtraError",
     "ModelError",
@@ -37,6 +38,10 @@ class StoreError(L0treError):
 
 class CertificateError(L0treError):
     """A certificate cannot be read, or does not prove what it says."""
+
+
+class InternalError(L0treError):
+    """The bookkeeping of a proof contradicts itself, a defect in l0tre: nothing is claimed, the user can report it."""
 
 
 class MissingExtraError(L0treError):

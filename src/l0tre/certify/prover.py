@@ -10,7 +10,7 @@ from torch import Tensor
 from l0tre.certify.clusters.ground import make_ground
 from l0tre.certify.clusters.local import Local, make_local
 from l0tre.certify.clusters.search import ClusterSearch
-from l0tre.certify.nodes import Nodes
+from l0tre.certify.nodes import Nodes, shares
 from l0tre.certify.plan import Plan, make_plan
 from l0tre.certify.scene import make_scene, one_pixel_each, table_size
 from l0tre.certify.search import Search
@@ -43,6 +43,7 @@ class Proof:
         total: Number of all sets.
         fronts: The nodes that are still open: of cells, of boxes. Row numbers of images are all 0.
         nodes: Nodes bounded so far.
+        tree: ``Tree.digest`` of the tree whose cells the open nodes name; empty if it is not known.
     """
 
     t: int
@@ -50,6 +51,7 @@ class Proof:
     total: int
     fronts: tuple[Nodes, ...] = ()
     nodes: int = 0
+    tree: str = ""
 
     @property
     def share(self) -> float:
@@ -58,8 +60,13 @@ class Proof:
 
     @property
     def done(self) -> bool:
-        """Whether every set is proved."""
+        """Whether the count is complete; it is a proof only if nothing is open either."""
         return self.proved == self.total
+
+    @property
+    def partial(self) -> bool:
+        """Whether it is the middle of a proof: not all is proved, and something is open."""
+        return 0 <= self.proved < self.total and any(len(part) for part in self.fronts)
 
     @property
     def boxed(self) -> bool:
@@ -107,6 +114,22 @@ class Prover:
             return max(1, min(CLUSTER_IMAGES[self.device_kind], most))
         one = sum(table_size(self.plan, self.tree, position, 1, t) for position in self.plan.borders)
         return max(1, min(IMAGES[self.device_kind], self.memory // TABLE_SHARE // max(1, one)))
+
+    def can_go_on(self, proof: Proof, t: int) -> bool:
+        """Whether a proof that was kept, by another process maybe, can be gone on with at a level.
+
+        Its cells must be those of this tree: where singular values coincide, another machine or another number of
+        threads orders features differently, and then some would be in no open node. And it must add up: the proved and
+        the open sets together are all sets, none of them twice.
+        """
+        sets = math.comb(self.domain.groups, t)
+        if not proof.partial or (proof.t, proof.total, proof.tree) != (t, sets, self.tree.digest):
+            return False
+        for part in proof.fronts:
+            least, most = (1, 2 * self.tree.slots) if part.low is None else (self.tree.slots, 2 * self.tree.slots)
+            if not bool(((part.cells >= least) & (part.cells < most)).all()):
+                return False
+        return proof.proved + sum(shares(self.tree, part)[0] for part in proof.fronts if len(part)) == sets
 
     def search(
         self,
@@ -162,7 +185,7 @@ class Prover:
             t: See :meth:`search`.
             images: Likewise.
             labels: Likewise.
-            proofs: Likewise, none or ``boxed`` ones.
+            proofs: Likewise, none, ``boxed`` ones, or ones that have proved nothing yet.
             pulse: Likewise.
 
         Returns:

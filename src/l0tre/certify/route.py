@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 from torch import Tensor
@@ -12,7 +13,7 @@ from l0tre.certify.nodes import Nodes
 from l0tre.certify.prover import Proof, Prover, make_prover
 from l0tre.certify.scene import Halted
 from l0tre.certify.search import Search, Step
-from l0tre.errors import ModelError
+from l0tre.errors import InternalError
 
 __all__ = ["OnProved", "prove"]
 
@@ -46,6 +47,10 @@ def prove(book: Book, on_proved: OnProved | None = None) -> Iterator[None]:
         book.t = t
         # What is not proved for t - 1 is not for t: an image with a tie is out.
         todo = [image for image in book.pending() if book.state.bounds[image].lower == t - 1]
+        for image in todo:
+            proof = book.state.proofs.get(image)
+            if proof is not None and not prover.can_go_on(proof, t):
+                del book.state.proofs[image]  # the level begins anew: that costs time, a wrong proof would cost more
         level = _Level(book, prover, t, todo, lessons, clustered, on_proved)
         patience = SLICE_SECONDS
         while todo:
@@ -126,13 +131,16 @@ class _Level:
         else:
             sums = self.on_proved is None
             search = self.prover.search(self.t, images, labels, kept, hints, sums=sums, pulse=pulse)
-        proofs = [proof or Proof(self.t, Fraction(0), search.total) for proof in kept]
+        tree = self.prover.tree.digest
+        proofs = [proof or Proof(self.t, Fraction(0), search.total, tree=tree) for proof in kept]
         while search.open():
             step_began = time.monotonic()
             step = search.step()
             changed = self._apply(search, block, proofs, step)
             if isinstance(search, Search):
                 self._hand_over(search, block, proofs)
+            if not search.open():
+                self._check_over(search, block, proofs)
             now = time.monotonic()
             open_ = [image for image in block if image not in self.over]
             out_of_time = now - began > patience
@@ -175,13 +183,15 @@ class _Level:
         over = []
         for row in step.nodes:
             image, before = block[row], proofs[row]
-            share = step.shares.get(row, Fraction(0))
-            proofs[row] = Proof(self.t, before.proved + share, before.total, (), before.nodes + step.nodes[row])
+            proved = before.proved + step.shares.get(row, Fraction(0))
+            proofs[row] = replace(before, proved=proved, fronts=(), nodes=before.nodes + step.nodes[row])
+            tie = row in step.ties
+            safe = self._is_proved(search, row, image, proofs[row], tie=tie)
             book.spend([image], 0.0, step.nodes[row])
             if book.state.bounds[image].upper <= self.t:
                 over.append(row)
-            elif row in step.ties or proofs[row].done:
-                book.level_done(image, proofs[row].done)
+            elif tie or safe:
+                book.level_done(image, safe)
                 over.append(row)
         if self.on_proved is not None and len(step.proved):
             for row in step.proved.image.unique().tolist():
@@ -193,6 +203,36 @@ class _Level:
             self.over.update(block[row] for row in over)
         return [block[row] for row in over]
 
+    def _is_proved(self, search: AnySearch, row: int, image: int, proof: Proof, *, tie: bool) -> bool:
+        """Whether the level is proved: the count is complete, and nothing is open.
+
+        The count alone is no proof: a node that was open twice would count twice, and hide one that is still open.
+        """
+        if proof.proved > proof.total:
+            raise self._wrong(image, proof, "more than there are")
+        if not proof.done:
+            return False
+        if tie or search.is_open(row):
+            raise self._wrong(image, proof, "although some are a tie" if tie else "although some are open")
+        return True
+
+    def _check_over(self, search: AnySearch, block: list[int], proofs: list[Proof]) -> None:
+        """Where nothing is open any more, no image may be left undecided."""
+        for image, proof in zip(block, proofs, strict=True):
+            if not self._has_left(search, image):
+                raise self._wrong(image, proof, "although none is open")
+
+    def _has_left(self, search: AnySearch, image: int) -> bool:
+        """Whether an image is decided at this level, or left to another search."""
+        return image in self.over or (isinstance(search, Search) and image in self.handed)
+
+    def _wrong(self, image: int, proof: Proof, what: str) -> InternalError:
+        index = self.book.state.bounds[image].index
+        return InternalError(
+            f"the proof of image {index} at t = {proof.t} counts {proof.proved} of {proof.total} sets, {what}: nothing "
+            "was concluded from it; this is a defect in l0tre, please report it"
+        )
+
     def _keep(self, search: AnySearch, block: list[int], proofs: list[Proof], *, light: bool) -> None:
         """Keep the open proofs, and the share of the level that is done.
 
@@ -200,14 +240,14 @@ class _Level:
         not kept: what is then lost if the process dies is the work of some seconds.
         """
         for row, image in enumerate(block):
-            if image in self.over or (isinstance(search, Search) and image in self.handed):
+            if self._has_left(search, image):
                 continue
             self.shares[image] = proofs[row].share
             if light and isinstance(search, ClusterSearch):
                 continue
-            proof, fronts = proofs[row], search.left(row)
+            fronts = search.left(row)
             if not fronts:
-                raise ModelError(f"the proof of image {image} lost parts of the search space: please report this")
-            self.book.state.proofs[image] = Proof(proof.t, proof.proved, proof.total, fronts, proof.nodes)
+                raise self._wrong(image, proofs[row], "although none is open")
+            self.book.state.proofs[image] = replace(proofs[row], fronts=fronts)
         shares = (share for image, share in self.shares.items() if image not in self.over)
         self.book.share = (len(self.over) + sum(shares)) / self.images

@@ -96,6 +96,10 @@ class Search:
         """Whether anything is left to prove."""
         return bool(self.front.cells or self.front.boxes)
 
+    def is_open(self, image: int) -> bool:
+        """Whether anything is left to prove for one image; looks through all open nodes."""
+        return any(bool((part.image == image).any()) for part in (*self.front.cells, *self.front.boxes))
+
     def left(self, image: int) -> tuple[Nodes, ...]:
         """The open nodes of one image, on the CPU, with row number 0."""
         result = []
@@ -120,18 +124,38 @@ class Search:
 
     @torch.inference_mode()
     def step(self) -> Step:
-        """Bound one batch, the deepest nodes first, so that few are open at a time."""
+        """Bound one batch, the deepest nodes first, so that few are open at a time.
+
+        All or nothing: after a halt the open nodes are those from before the step, and none is counted; if the device's
+        memory does not do, the step is made anew with fewer nodes.
+        """
+        while True:
+            # Restoring the stacks as a whole leaves every node open exactly once, wherever the work ended.
+            before = Front([*self.front.cells], [*self.front.boxes])
+            try:
+                return self._advance()
+            except Halted:
+                self.front = before
+                none = root(0, self.t, self.scene.plan.device).pick(slice(0, 0))
+                return Step(none, self.low.new_zeros(0), {}, {}, frozenset(), {})
+            except torch.OutOfMemoryError as error:
+                self.front = before
+                if self.batch == 1:
+                    raise ModelError(
+                        "the device has too little memory for a single node: give less --memory to the tables, or use "
+                        "--device cpu"
+                    ) from error
+            torch.cuda.empty_cache()
+            self.batch, self.row_bytes = max(1, self.batch // 2), max(1, self.row_bytes // 2)
+
+    def _advance(self) -> Step:
         nodes = self._pop()
         if nodes.low is None and self.hints:
             nodes = self._skip(nodes)
-        try:
+        with exact_float32(self.scene.plan.device):
             if self.adds and self.singles is None and self.spent > PATIENCE * len(self.scene.images):
-                with exact_float32(self.scene.plan.device):
-                    self.singles = make_singles(self.scene, self.low, self.high, self.batch, self.row_bytes)
-            bounds, nodes = self._bound(nodes)
-        except Halted:
-            self._push(nodes)
-            return Step(nodes.pick(slice(0, 0)), self.low.new_zeros(0), {}, {}, frozenset(), {})
+                self.singles = make_singles(self.scene, self.low, self.high, self.batch, self.row_bytes)
+            bounds = self._better(nodes)
         self.spent += len(nodes)
         least, rows = bounds.margins.min(1)
         proved, certain = [nodes.pick(bounds.proved)], [least[bounds.proved]]
@@ -157,23 +181,6 @@ class Search:
             ties,
             candidates,
         )
-
-    def _bound(self, nodes: Nodes) -> tuple[Bounds, Nodes]:
-        """Bound nodes; if the device's memory does not do, fewer of them."""
-        while True:
-            try:
-                with exact_float32(self.scene.plan.device):
-                    return self._better(nodes), nodes
-            except torch.OutOfMemoryError as error:
-                if self.batch == 1:
-                    raise ModelError(
-                        "the device has too little memory for a single node: give less --memory to the tables, or use "
-                        "--device cpu"
-                    ) from error
-            torch.cuda.empty_cache()
-            self.batch, self.row_bytes = max(1, self.batch // 2), max(1, self.row_bytes // 2)
-            self._push(nodes.pick(slice(self.batch, len(nodes))))
-            nodes = nodes.pick(slice(0, self.batch))
 
     def _better(self, nodes: Nodes) -> Bounds:
         """Bound nodes with the kind of lines that gave the larger margins so far; the first nodes try both."""

@@ -5,9 +5,11 @@ root is 1, the halves of cell ``i`` are ``2 i`` and ``2 i + 1``, and the leaf at
 cell is then a contiguous range of slots, and reducing a row of slots to all its cells takes ``depth`` halvings.
 """
 
+import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -40,6 +42,11 @@ class Tree:
     def slots(self) -> int:
         """Number of leaves, empty ones included."""
         return len(self.order)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the order (int64, little-endian), in hexadecimal digits: what numbers of cells refer to."""
+        return hashlib.sha256(self.order.cpu().numpy().astype("<i8").tobytes()).hexdigest()
 
     def to(self, device: torch.device) -> "Tree":
         """The same tree on another device."""

@@ -3,6 +3,8 @@
 import io
 import json
 import sqlite3
+import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fractions import Fraction
@@ -22,7 +24,6 @@ from l0tre.results import Excluded, HistoryPoint, ImageBounds, Witness
 __all__ = [
     "DATABASE",
     "FORMAT",
-    "add_levels",
     "connect",
     "front_bytes",
     "guarded",
@@ -34,13 +35,16 @@ __all__ = [
     "read_partials",
     "read_proofs",
     "read_witnesses",
+    "upgrade",
     "witness_columns",
     "write_level",
 ]
 
 DATABASE = "run.db"
-FORMAT = 3
-READABLE = (2, FORMAT)  # format 2 has no table of levels, and its images know of no attacks
+FORMAT = 4
+# Format 3 does not say of which tree the open nodes of proofs are; format 2 besides has no table of levels, and its
+# images know of no attacks.
+READABLE = (2, 3, FORMAT)
 LEVELS = """
 CREATE TABLE levels (
     place INTEGER NOT NULL, t INTEGER NOT NULL, lower INTEGER NOT NULL, upper INTEGER NOT NULL,
@@ -75,10 +79,11 @@ CREATE TABLE partials (
 );
 CREATE TABLE proofs (
     place INTEGER PRIMARY KEY, t INTEGER NOT NULL, proved TEXT NOT NULL, total TEXT NOT NULL, nodes INTEGER NOT NULL,
-    fronts BLOB NOT NULL
+    fronts BLOB NOT NULL, tree TEXT NOT NULL
 );
 CREATE INDEX witnesses_of_image ON witnesses (place, id);
 """
+UNREADABLE = (sqlite3.Error, ValueError, KeyError, TypeError, ArithmeticError, EOFError, zipfile.BadZipFile, zlib.error)
 LATEST = "SELECT place, level AS t, lower, upper, blocked, seconds, queries FROM images WHERE level > 0"
 
 
@@ -87,7 +92,7 @@ def guarded(path: Path) -> Iterator[None]:
     """Turn what reading a damaged or foreign file raises into one line for the user."""
     try:
         yield
-    except (sqlite3.Error, ValueError, KeyError, TypeError) as error:
+    except UNREADABLE as error:
         raise StoreError(
             f"{path} cannot be used as a run database ({error}): restore it from a copy, or start again with another "
             "--out folder"
@@ -127,20 +132,28 @@ def connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
     if row is None:
         raise StoreError(f"{path} was left before its first step: remove the folder and start again")
     if row["value"] not in map(json.dumps, READABLE):
-        known = " and ".join(map(str, READABLE))
+        known = ", ".join(map(str, READABLE))
         raise StoreError(f"{path} has format {row['value']}, this version reads {known}: use the version that wrote it")
     return connection
 
 
-def add_levels(connection: sqlite3.Connection) -> None:
-    """Bring a database of format 2 to format 3; of the levels that are over, only the latest of each image is known."""
+def upgrade(connection: sqlite3.Connection) -> None:
+    """Bring a database of an older format to this one.
+
+    Of the levels that are over in format 2, only the latest of each image is known. The trees of proofs in formats 2
+    and 3 are not: such proofs begin their level anew.
+    """
     if not _has_levels(connection):
         connection.execute(LEVELS)
         connection.execute(f"INSERT INTO levels {LATEST}")
-        columns = [row["name"] for row in connection.execute("PRAGMA table_info(images)")]
-        if "attacked" not in columns:
-            connection.execute("ALTER TABLE images ADD COLUMN attacked INTEGER NOT NULL DEFAULT 0")
-        connection.execute("UPDATE meta SET value = ? WHERE key = 'format'", (json.dumps(FORMAT),))
+    _add_column(connection, "images", "attacked", "INTEGER NOT NULL DEFAULT 0")
+    _add_column(connection, "proofs", "tree", "TEXT NOT NULL DEFAULT ''")
+    connection.execute("UPDATE meta SET value = ? WHERE key = 'format'", (json.dumps(FORMAT),))
+
+
+def _add_column(connection: sqlite3.Connection, table: str, name: str, kind: str) -> None:
+    if name not in [row["name"] for row in connection.execute(f"PRAGMA table_info({table})")]:
+        connection.execute(f"ALTER TABLE {table} ADD COLUMN {name} {kind}")
 
 
 def write_level(connection: sqlite3.Connection, place: int, bounds: ImageBounds) -> None:
@@ -207,14 +220,15 @@ def read_partials(connection: sqlite3.Connection) -> dict[int, Partial]:
 
 
 def read_proofs(connection: sqlite3.Connection) -> dict[int, Proof]:
-    """Proofs inside a level, by place of the image."""
-    rows = connection.execute("SELECT * FROM proofs")
-    return {
-        row["place"]: Proof(
-            row["t"], Fraction(row["proved"]), int(row["total"]), _fronts(row["fronts"], row["t"]), row["nodes"]
-        )
-        for row in rows
-    }
+    """Proofs inside a level, by place of the image; those that cannot be in the middle of one are left out."""
+    proofs = {row["place"]: _proof(row) for row in connection.execute("SELECT * FROM proofs")}
+    # A complete count beside open nodes, or one that is out of range, must never be taken for a proof.
+    return {place: proof for place, proof in proofs.items() if proof.partial}
+
+
+def _proof(row: sqlite3.Row) -> Proof:
+    fronts = _fronts(row["fronts"], row["t"])
+    return Proof(row["t"], Fraction(row["proved"]), int(row["total"]), fronts, row["nodes"], row["tree"])
 
 
 def front_bytes(proof: Proof) -> bytes:

@@ -23,7 +23,6 @@ from l0tre.state import State
 from l0tre.store.database import (
     DATABASE,
     FORMAT,
-    add_levels,
     connect,
     front_bytes,
     guarded,
@@ -33,6 +32,7 @@ from l0tre.store.database import (
     read_history,
     read_partials,
     read_proofs,
+    upgrade,
     witness_columns,
     write_level,
 )
@@ -65,7 +65,7 @@ class Run:
         self.owner = secrets.token_hex(8)
         self.written: dict[int, ImageBounds] = {}
         with self._transaction():
-            add_levels(connection)
+            upgrade(connection)
             self._set("owner", self.owner)
 
     def load_state(self) -> State:
@@ -153,8 +153,8 @@ class Run:
             self.connection.execute("DELETE FROM proofs WHERE place = ?", (place,))
         else:
             self.connection.execute(
-                "INSERT OR REPLACE INTO proofs VALUES (?, ?, ?, ?, ?, ?)",
-                (place, proof.t, str(proof.proved), str(proof.total), proof.nodes, front_bytes(proof)),
+                "INSERT OR REPLACE INTO proofs VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (place, proof.t, str(proof.proved), str(proof.total), proof.nodes, front_bytes(proof), proof.tree),
             )
 
 

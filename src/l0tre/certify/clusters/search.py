@@ -58,17 +58,21 @@ class ClusterSearch:
         self.fresh.append(image)
 
     def go_on(self, image: int, fronts: Sequence[Nodes]) -> None:
-        """Go on from what :meth:`left` gave."""
+        """Go on from what :meth:`left` gave, or from cells that were split without anything being proved."""
+        if any(part.low is None for part in fronts):
+            self.begin(image)  # all sets, so that boxes beside the cells must not be added to them
+            return
         for part in fronts:
-            if part.low is None:  # nothing was done but all sets named
-                self.begin(image)
-            else:
-                moved = part.to(self.scene.images.device)
-                self.boxes.append(replace(moved, image=torch.full_like(moved.image, image)))
+            moved = part.to(self.scene.images.device)
+            self.boxes.append(replace(moved, image=torch.full_like(moved.image, image)))
 
     def open(self) -> bool:
         """Whether anything is left to prove."""
         return bool(self.fresh or self.boxes)
+
+    def is_open(self, image: int) -> bool:
+        """Whether anything is left to prove for one image; looks through all open boxes."""
+        return image in self.fresh or any(bool((part.image == image).any()) for part in self.boxes)
 
     def left(self, image: int) -> tuple[Nodes, ...]:
         """The open nodes of one image, on the CPU, with row number 0."""
@@ -88,27 +92,30 @@ class ClusterSearch:
 
     @torch.inference_mode()
     def step(self) -> Step:
-        """Survey the images that were not looked at yet, or bound boxes for a while."""
+        """Survey the images that were not looked at yet, or bound boxes for a while.
+
+        Each survey and each batch is all or nothing: if it is halted, or the device's memory does not do, what is open
+        is the same as before it, and nothing of it is counted.
+        """
         result = _Tally(self.scene)
         began = time.monotonic()
-        try:
-            while self.open() and time.monotonic() - began < STEP_SECONDS:
-                try:
-                    with exact_float32(self.scene.images.device):
-                        self._survey(result) if self.fresh else self._bound(result)
-                except torch.OutOfMemoryError as error:
-                    self._shrink(error)
-        except Halted:
-            pass  # what was not bounded is still on the stack
+        while self.open() and time.monotonic() - began < STEP_SECONDS:
+            before = [*self.fresh], [*self.boxes]
+            try:
+                with exact_float32(self.scene.images.device):
+                    self._survey(result) if self.fresh else self._bound(result)
+                continue
+            except Halted:
+                self.fresh, self.boxes = before
+                break
+            except torch.OutOfMemoryError as error:
+                self.fresh, self.boxes = before
+                if self.batch == 1:
+                    raise ModelError("the device has too little memory for a single box: use --device cpu") from error
+            torch.cuda.empty_cache()
+            self.batch = max(1, self.batch // 2)
+            self.ground = replace(self.ground, budget=max(1, self.ground.budget // 2))
         return result.step()
-
-    def _shrink(self, error: Exception) -> None:
-        """The device's memory did not do: work on less at a time."""
-        if self.batch == 1:
-            raise ModelError("the device has too little memory for a single box: use --device cpu") from error
-        torch.cuda.empty_cache()
-        self.batch = max(1, self.batch // 2)
-        self.ground = replace(self.ground, budget=max(1, self.ground.budget // 2))
 
     def _survey(self, result: "_Tally") -> None:
         """Survey as many images as seem to take a few seconds: many share the cost of starting small steps of work."""
@@ -116,39 +123,38 @@ class ClusterSearch:
         most = FIRST_IMAGES if self.t not in pace else max(FIRST_IMAGES, int(SURVEY_SECONDS / pace[self.t]))
         chosen = self.fresh[:most]
         found = survey(self.ground, torch.tensor(chosen, device=self.scene.images.device), self.t)
-        for image, proved, bounded in zip(chosen, found.proved, found.bounded, strict=True):
-            result.add(image, bounded, proved)
         pace[self.t] = max(time.monotonic() - began, 1e-3) / len(chosen)
         self.fresh = self.fresh[most:]
         if len(found.left):
             self.boxes.append(found.left)
+        for image, proved, bounded in zip(chosen, found.proved, found.bounded, strict=True):
+            result.add(image, bounded, proved)
 
     def _bound(self, result: "_Tally") -> None:
         nodes = self.boxes.pop()
         if len(nodes) > self.batch:
             self.boxes.append(nodes.pick(slice(0, len(nodes) - self.batch)))
             nodes = nodes.pick(slice(len(nodes) - self.batch, len(nodes)))
-        try:
-            bounds, forms = lower_bounds(self.ground, nodes)
-            safe = above(self.ground, nodes.image, bounds, self.t)
-            failed = (~safe).nonzero()[:, 0]
-            left = nodes.pick(failed)
-            if len(left):
-                worst, rows = bounds[failed].nan_to_num(nan=-math.inf).min(1)
-                slopes = forms[failed, rows, 1:].view(len(failed), self.t, -1)
-                self._try_corners(result, left, slopes, worst)
-                left = self._halve(result, left, slopes)
-        except (Halted, torch.OutOfMemoryError):
-            self.boxes.append(nodes)  # not counted yet
-            raise
+        bounds, forms = lower_bounds(self.ground, nodes)
+        safe = above(self.ground, nodes.image, bounds, self.t)
+        failed = (~safe).nonzero()[:, 0]
+        left = nodes.pick(failed)
+        ties: set[int] = set()
+        if len(left):
+            worst, rows = bounds[failed].nan_to_num(nan=-math.inf).min(1)
+            slopes = forms[failed, rows, 1:].view(len(failed), self.t, -1)
+            self._try_corners(result, left, slopes, worst)
+            left, ties = self._halve(left, slopes)
         done = nodes.pick(safe)
         counts = nodes.image.bincount(minlength=len(self.scene.images)).tolist()
         proved = shares(self.scene.tree, done) if len(done) else {}
+        if len(left):
+            self.boxes.append(left)
+        # Only now, when nothing can fail any more: what is entered must not be bounded again.
+        result.ties |= ties
         for image, count in enumerate(counts):
             if count:
                 result.add(image, count, proved.get(image, Fraction(0)))
-        if len(left):
-            self.boxes.append(left)
 
     def _try_corners(self, result: "_Tally", nodes: Nodes, slopes: Tensor, worst: Tensor) -> None:
         """Run the worst corners of the worst boxes through the network itself."""
@@ -163,17 +169,16 @@ class ClusterSearch:
         scores = self.batcher.run(len(inputs), lambda a, b: inputs[a:b].view(-1, *shape))
         result.offer(nodes.image, margins(scores, self.scene.labels[nodes.image]), inputs)
 
-    def _halve(self, result: "_Tally", nodes: Nodes, slopes: Tensor) -> Nodes:
-        """Halve boxes; those that are too narrow hold a tie."""
+    def _halve(self, nodes: Nodes, slopes: Tensor) -> tuple[Nodes, set[int]]:
+        """Halve boxes; those that are too narrow hold a tie and are left out, and their images are told."""
         assert nodes.low is not None
         assert nodes.high is not None
         extent = nodes.high - nodes.low
         narrow = (extent / self.widths[self._members(nodes)]).amax((1, 2)) < NARROWEST
-        result.ties.update(nodes.image[narrow].tolist())
         # Slopes are those over the whole side; a side without a slope can still be the one that bends.
         weight = slopes.abs() / extent.clamp(min=1e-300)
         weight = weight + weight.flatten(1).mean(1)[:, None, None]
-        return split_boxes(nodes.pick(~narrow), weight[~narrow])
+        return split_boxes(nodes.pick(~narrow), weight[~narrow]), set(nodes.image[narrow].tolist())
 
     def _members(self, nodes: Nodes) -> Tensor:
         return self.scene.members[nodes.cells - self.scene.tree.slots]

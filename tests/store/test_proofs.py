@@ -1,0 +1,211 @@
+"""Proofs left in the middle: gone on with under the tree they belong to, dropped where they cannot be right."""
+
+import hashlib
+import itertools
+import sqlite3
+import struct
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import l0tre
+from l0tre.certify import prover as prover_module
+from l0tre.certify import route
+from l0tre.certify.clusters import search as clusters_module
+from l0tre.certify.nodes import shares
+from l0tre.certify.prover import Proof
+from l0tre.certify.tree import Tree, make_tree
+from l0tre.domain import make_domain
+from l0tre.errors import StoreError
+from l0tre.store import open_run, read_snapshot
+
+SIZE, PLACE, WIDTH = 8, 0.37, 0.02
+OPTIONS: dict[str, Any] = {"max_t": 1, "guarantee": "certified", "attack": 0}
+
+
+def spotted(feature: int, *, image: bool = False) -> l0tre.Network:
+    """A network that one feature alone can flip, near one value only; the others hardly matter."""
+    bends, scores = nn.Linear(SIZE, 3 * SIZE), nn.Linear(3 * SIZE, 2)
+    heights = torch.full((SIZE,), 1e-4)
+    heights[feature] = 1.0
+    bends.weight.data = torch.eye(SIZE).repeat(3, 1)  # all singular values are equal
+    bends.bias.data = -torch.tensor([PLACE - WIDTH, PLACE, PLACE + WIDTH]).repeat_interleave(SIZE)
+    rise = torch.cat([heights, -2 * heights, heights]) / WIDTH
+    scores.weight.data = torch.stack([torch.zeros(3 * SIZE), rise])
+    scores.bias.data = torch.tensor([0.5, 0.0])
+    layers = [bends, nn.ReLU(), scores]
+    shape = (1, 2, SIZE // 2) if image else (SIZE,)
+    module = nn.Sequential(nn.Flatten(), *layers) if image else nn.Sequential(*layers)
+    return l0tre.load(module.eval(), input_shape=shape, device="cpu")
+
+
+def image_of(network: l0tre.Network) -> torch.Tensor:
+    return torch.full((1, *network.input_shape), 0.9)
+
+
+def turned(domain: l0tre.Domain, graph: Any = None) -> Tree:
+    """The tree of another machine: the halves of the root are the other way round."""
+    tree = make_tree(domain, graph)
+    return Tree(tree.depth, tree.order.roll(tree.slots // 2), tree.sizes, tree.heights)
+
+
+@pytest.fixture(autouse=True)
+def _short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every batch is a recorded step, so that a proof of milliseconds can be left in its middle."""
+    ticks = itertools.count()
+    clock = type("Clock", (), {"monotonic": staticmethod(lambda: float(next(ticks)))})
+    monkeypatch.setattr(clusters_module, "time", clock)
+    monkeypatch.setattr(clusters_module, "STEP_SECONDS", 1.5)
+    monkeypatch.setattr(clusters_module, "MOST_BOXES", {"cpu": 3})
+    monkeypatch.setattr(route, "STEP_SECONDS", 0.0)
+
+
+def leave(folder: Path, network: l0tre.Network) -> Proof:
+    """A run that stops when something is proved but not all; gives the proof that it leaves."""
+    l0tre.evaluate(network, image_of(network), [0], out=folder, time_budget=0.0, **OPTIONS)
+    while not any(proof.proved for proof in stored(folder).values()):
+        assert not l0tre.resume(folder, network, time_budget=0.0).finished
+    (proof,) = stored(folder).values()
+    return proof
+
+
+def stored(folder: Path) -> dict[int, Proof]:
+    """The proofs that a resumed run would go on with."""
+    run = open_run(folder)
+    try:
+        return run.load_state().proofs
+    finally:
+        run.close()
+
+
+def change(folder: Path, *statements: str) -> None:
+    connection = sqlite3.connect(folder / "run.db")
+    for statement in statements:
+        connection.execute(statement)
+    connection.commit()
+    connection.close()
+
+
+def open_share(proof: Proof, tree: Tree) -> Fraction:
+    return sum((shares(tree, part)[0] for part in proof.fronts), Fraction(0))
+
+
+@pytest.mark.parametrize("image", [False, True])
+def test_a_proof_is_gone_on_with_under_its_own_tree(image: bool, tmp_path: Path) -> None:
+    """By cells and by clusters; no node is bounded again."""
+    network = spotted(0, image=image)
+    tree = make_tree(make_domain(network.input_shape), network.exact)
+    whole = l0tre.evaluate(network, image_of(network), [0], **OPTIONS).images[0]
+    proof = leave(tmp_path / "run", network)
+    assert proof.boxed == image
+    assert 0 < proof.proved < proof.total == SIZE
+    assert proof.proved + open_share(proof, tree) == proof.total
+    assert proof.tree == hashlib.sha256(struct.pack(f"<{tree.slots}q", *tree.order.tolist())).hexdigest()
+    resumed = l0tre.resume(tmp_path / "run", network).images[0]
+    assert (resumed.lower, resumed.upper, resumed.queries) == (0, 1, whole.queries)
+    assert (whole.lower, whole.upper) == (0, 1)
+
+
+@pytest.mark.parametrize("image", [False, True])
+def test_under_another_tree_the_level_begins_anew(image: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the feature that flips would be among the proved ones by one tree, and not among the open ones by the other.
+
+    A BLAS that orders features differently, on another machine or with more threads, is stood for by another tree.
+    """
+    for feature in range(SIZE):
+        network, folder = spotted(feature, image=image), tmp_path / str(feature)
+        before = leave(folder, network)
+        with monkeypatch.context() as patch:
+            patch.setattr(prover_module, "make_tree", turned)
+            l0tre.resume(folder, network, time_budget=0.0)
+            after = stored(folder).get(0)
+            if after is not None:
+                tree = turned(make_domain(network.input_shape), network.exact)
+                assert after.tree == tree.digest != before.tree
+                assert after.nodes <= before.nodes  # from nothing
+                assert after.proved + open_share(after, tree) == after.total
+            result = l0tre.resume(folder, network)
+        assert result.finished
+        assert (result.images[0].lower, result.images[0].upper) == (0, 1)
+
+
+def test_the_digest_of_a_tree_is_that_of_its_order() -> None:
+    tree, other = (make(make_domain((5,))) for make in (make_tree, turned))
+    assert tree.digest == make_tree(make_domain((1, 1, 5))).digest != other.digest
+    assert tree.digest == tree.to(torch.device("cpu")).digest
+
+
+@pytest.mark.parametrize("format_", [2, 3])
+def test_proofs_of_older_formats_begin_their_level_anew(format_: int, tmp_path: Path) -> None:
+    """Nobody knows their tree; all else of the run is kept."""
+    network, folder = spotted(0), tmp_path / "run"
+    leave(folder, network)
+    spent = read_snapshot(folder).images[0].queries
+    older = ["ALTER TABLE proofs DROP COLUMN tree", f"UPDATE meta SET value = '{format_}' WHERE key = 'format'"]
+    older += ["DROP TABLE levels", "ALTER TABLE images DROP COLUMN attacked"] if format_ == 2 else []
+    # A count that would be a proof with the next step, had it been right.
+    change(folder, *older, "UPDATE proofs SET proved = '15/2'")
+    assert read_snapshot(folder).images[0].queries == spent
+    result = l0tre.resume(folder, network)
+    whole = l0tre.evaluate(network, image_of(network), [0], **OPTIONS)
+    assert (result.images[0].lower, result.images[0].upper) == (0, 1)
+    assert spent < whole.images[0].queries < result.images[0].queries
+    connection = sqlite3.connect(folder / "run.db")
+    assert connection.execute("SELECT value FROM meta WHERE key = 'format'").fetchone() == ("4",)
+    connection.close()
+
+
+@pytest.mark.parametrize("proved", ["9", "8", "-1", "-1/2", "1000000"])
+def test_counts_that_cannot_be_are_never_trusted(proved: str, tmp_path: Path) -> None:
+    """More than all, all of them beside open nodes, less than none."""
+    network, folder = spotted(0), tmp_path / "run"
+    leave(folder, network)
+    change(folder, f"UPDATE proofs SET proved = '{proved}'")
+    assert stored(folder) == {}
+    result = l0tre.resume(folder, network).images[0]
+    assert (result.lower, result.upper) == (0, 1)
+
+
+@pytest.mark.parametrize("proved", ["7", "15/2", "0"])
+def test_counts_that_do_not_add_up_are_never_trusted(proved: str, tmp_path: Path) -> None:
+    """With the open nodes they are not all sets: the level begins anew, so that more is bounded in all."""
+    network, folder = spotted(0), tmp_path / "run"
+    whole = l0tre.evaluate(network, image_of(network), [0], **OPTIONS).images[0]
+    before = leave(folder, network)
+    change(folder, f"UPDATE proofs SET proved = '{proved}'")
+    assert stored(folder)[0].proved == Fraction(proved) != before.proved
+    result = l0tre.resume(folder, network).images[0]
+    assert (result.lower, result.upper) == (0, 1)
+    assert result.queries > whole.queries
+
+
+def test_a_proof_without_open_nodes_is_not_in_its_middle(tmp_path: Path) -> None:
+    """It would never end."""
+    network, folder = spotted(0), tmp_path / "run"
+    leave(folder, network)
+    run = open_run(folder)
+    state = run.load_state()
+    state.proofs[0] = Proof(1, Fraction(3), SIZE, (), 5, state.proofs[0].tree)
+    run.record(state, [0], None)
+    run.close()
+    assert stored(folder) == {}
+    result = l0tre.resume(folder, network)
+    assert result.finished
+    assert (result.images[0].lower, result.images[0].upper) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    ["proved = '1/0'", "proved = 'much'", "total = '0.5'", "fronts = x'00'", "fronts = x''", "fronts = x'504b'"],
+)
+def test_a_damaged_proof_is_one_clear_error(damage: str, tmp_path: Path) -> None:
+    network, folder = spotted(0), tmp_path / "run"
+    leave(folder, network)
+    change(folder, f"UPDATE proofs SET {damage}")
+    with pytest.raises(StoreError, match="restore it from a copy") as caught:
+        l0tre.resume(folder, network)
+    assert "\n" not in str(caught.value)
