@@ -10,6 +10,7 @@ from torch import Tensor
 
 from l0tre.errors import ConfigError, ModelError
 from l0tre.model.network import Network
+from l0tre.model.rounding import Peaks
 
 __all__ = ["Batcher", "default_budget", "parse_size"]
 
@@ -66,12 +67,13 @@ class Batcher:
         useful = BATCH_BYTES["cuda" if network.device.type == "cuda" else "cpu"] // network.sample_bytes
         self.rows = max(1, min(max(useful, LEAST_ROWS), budget // network.sample_bytes))
 
-    def run(self, count: int, make: Callable[[int, int], Tensor]) -> Tensor:
+    def run(self, count: int, make: Callable[[int, int], Tensor], peaks: Peaks | None = None) -> Tensor:
         """Scores of rows that are made as they are needed.
 
         Args:
             count: Number of rows.
             make: Gives the inputs of rows ``start`` to ``stop`` as ``[stop - start, *input_shape]``.
+            peaks: Receives the largest values on the way, see ``Network.watched_scores``.
 
         Returns:
             float32 ``[count, classes]`` on the network's device.
@@ -81,7 +83,8 @@ class Batcher:
         while start < count:
             stop = min(start + self.rows, count)
             try:
-                parts.append(self.network.scores(make(start, stop)))
+                x = make(start, stop)
+                parts.append(self.network.scores(x) if peaks is None else self.network.watched_scores(x, peaks))
             except torch.OutOfMemoryError as error:
                 if self.rows == 1:
                     raise ModelError("the device has too little memory for a single input: use --device cpu") from error

@@ -99,7 +99,7 @@ def sensitivity(
     rankings = []
     for first in range(0, len(flat), most):
         some = slice(first, first + most)
-        scan = scanner.prepare(flat[some], wanted[some])
+        scan = scanner.prepare(flat[some], wanted[some], decide=False)
         ranking = empty_ranking(len(flat[some]), kept, net.device)
         step = max(1, width // len(flat[some]))
         for start in range(0, level.sets, step):

@@ -103,7 +103,9 @@ def wide_case(build: str, how: str, seed: int = 0, side: int = 7) -> Case:
     graph = GraphBuilder((1 + seed % 2, side + 1 - seed % 2, side + seed % 2))
     top = WIDE[build](graph, weights)
     top = graph.add("reshape", [top], shape=(math.prod(graph.shape(top)),))
-    built = graph.build(graph.add("linear", [top], {"weight": weights(3, graph.shape(top)[0]), "bias": weights(3)})).to("cpu")
+    built = graph.build(graph.add("linear", [top], {"weight": weights(3, graph.shape(top)[0]), "bias": weights(3)})).to(
+        "cpu"
+    )
     domain = wide_domain(built.input_shape, how, random)
     image = torch.rand(built.input_shape, generator=random)
     return Case(torch.nn.Identity(), built, as_network(built), image, 1, domain, build)

@@ -1,6 +1,7 @@
 """Windows and sums give the numbers of whole forward passes, over random architectures."""
 
 import itertools
+import math
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from l0tre.exhaustive.scan import Chunk, Level, make_level, scan, scan_sets, sol
 from l0tre.memory import Batcher
 from l0tre.model.graph import Graph, GraphBuilder
 from l0tre.model.network import Network, margins
+from l0tre.model.rounding import Error, RoundOff
 from tests.tools import graph_network
 
 POINTWISE = ["relu", "leaky_relu", "sigmoid", "tanh", "clip"]
@@ -232,7 +234,7 @@ def test_doubtful_sets_are_decided_by_forward_passes(monkeypatch: pytest.MonkeyP
     real = scan_sets
     ready = FastScanner(locality, level, batcher, 2**22).prepare(x, labels)
     monkeypatch.setattr(fast, "scan_sets", counted)
-    monkeypatch.setattr(fast, "DOUBT", 1e9)
+    monkeypatch.setattr(RoundOff, "error", lambda *_: Error(math.inf, math.inf))
     found = ready(0, level.sets)
     wanted = scan(batcher, level, x, labels, 0, level.sets)
     assert asked

@@ -56,7 +56,8 @@ class Elsewhere(nn.Module):
         self.linear = nn.Linear(3, 2)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.linear(x)
+        y: Tensor = self.linear(x)
+        return y
 
 
 def test_other_domains_are_looked_at() -> None:
@@ -100,7 +101,8 @@ class Fussy(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if x.dtype != torch.float32:
             raise TypeError("float32, please")
-        return self.linear(x)
+        y: Tensor = self.linear(x)
+        return y
 
 
 def test_without_a_second_evaluation_nothing_is_certified() -> None:

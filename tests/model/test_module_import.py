@@ -221,8 +221,9 @@ class Rounds(nn.Module):
         self.inner, self.outer, self.last = inner, outer, last
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.first(x.to(self.inner)).to(self.outer)
-        return y if self.last else self.second(y)
+        y: Tensor = self.first(x.to(self.inner)).to(self.outer)
+        z: Tensor = y if self.last else self.second(y)
+        return z
 
 
 @pytest.mark.parametrize("inner", [torch.float16, torch.bfloat16, torch.float64])

@@ -75,7 +75,7 @@ def _levels(meter: Meter, task: Task, best: Tensor, limit: Tensor, *, accumulati
         if not len(rows) or meter.halted():
             continue
         for block in rows.split(most):
-            scan = scanner.prepare(task.images[block], task.labels[block])
+            scan = scanner.prepare(task.images[block], task.labels[block], decide=False)
             partial = begin(t, len(block), min(level.sets, task.domain.groups), task.images.device)
             while partial.position < level.sets and not meter.halted():
                 stop = min(partial.position + max(1, width // len(block)), level.sets)

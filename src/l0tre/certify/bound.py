@@ -13,7 +13,7 @@ from l0tre.certify.scene import Scene, table_row
 from l0tre.certify.support import NONLINEAR
 from l0tre.certify.worst import cell_table, from_table, near, worst_changes
 
-__all__ = ["Bounds", "bound", "input_ranges", "is_proved", "score_limits"]
+__all__ = ["Bounds", "bound", "input_ranges", "is_proved"]
 
 
 @dataclass(frozen=True)
@@ -62,18 +62,6 @@ def bound(scene: Scene, nodes: Nodes, row_bytes: int, *, touching: bool = True) 
     worst = worst_changes(scene, nodes, form) if table is None else from_table(scene, nodes, table)
     margins = scene.margins[nodes.image] + form.constant + worst
     return Bounds(margins, form, table, is_proved(scene, nodes, margins), signs)
-
-
-def score_limits(scene: Scene, nodes: Nodes, row_bytes: int) -> Tensor:
-    """The largest absolute score over each node, an upper bound ``[nodes]``."""
-    lines, _ = _relaxations(scene, nodes, row_bytes)
-    end = len(scene.plan.graph.nodes) - 1
-    own = scene.base[end].flatten(1)[nodes.image]
-    unit = torch.eye(own.shape[1], dtype=torch.float64, device=own.device)
-    rows = torch.cat([unit, -unit]).expand(len(nodes), -1, -1)
-    form = carry(scene.plan, end, rows, lines.__getitem__, near(scene, nodes))
-    least = torch.cat([own, -own], 1) + form.constant + worst_changes(scene, nodes, form)
-    return -least.amin(1) + scene.plan.slack[end].max()
 
 
 def is_proved(scene: Scene, nodes: Nodes, margins: Tensor) -> Tensor:

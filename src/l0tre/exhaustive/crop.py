@@ -13,6 +13,7 @@ from torch import Tensor
 
 from l0tre.exhaustive.local import POINTWISE, LocalPlan, Span, need, overlap, reach
 from l0tre.model.graph import Node, convolve, run_node
+from l0tre.model.rounding import Peaks
 
 __all__ = [
     "Base",
@@ -50,10 +51,16 @@ class Base:
         maps: Output of every node up to the cut, each ``[images, C, H, W]``.
         head: Output of the layer behind the cut (``linear`` or ``mean``), ``[images, features]``; for another head the
             cut's map.
+        peaks: The largest values at what operations that are not linear read, by their number (see ``rounding.bends``).
+        changes: Likewise the largest changes of these values that were met in windows.
+        rests: Likewise the largest rests of pairs (see ``rests``).
     """
 
     maps: tuple[Tensor, ...]
     head: Tensor
+    peaks: Peaks = field(default_factory=Peaks)
+    changes: Peaks = field(default_factory=Peaks)
+    rests: Peaks = field(default_factory=Peaks)
 
 
 @dataclass(frozen=True)
@@ -119,7 +126,11 @@ def base_values(plan: LocalPlan, images: Tensor) -> Base:
     for place, node in enumerate(plan.graph.nodes[1 : plan.tail], start=1):
         values[place] = run_node(node, *(values[source] for source in node.inputs))
     head = values[plan.tail - 1]
-    return Base(tuple(values[place] for place in range(plan.cut + 1)), head if plan.head == "map" else head.flatten(1))
+    base = Base(tuple(values[place] for place in range(plan.cut + 1)), head if plan.head == "map" else head.flatten(1))
+    for place, number in plan.bends.items():
+        if place <= plan.cut:
+            base.peaks.see(number, base.maps[plan.graph.nodes[place].inputs[0]])
+    return base
 
 
 def carry(plan: LocalPlan, base: Base, sites: Sites, start: int, change: Tensor, upto: int | None = None) -> Tensor:
@@ -160,6 +171,8 @@ def carry(plan: LocalPlan, base: Base, sites: Sites, start: int, change: Tensor,
 def _step(plan: LocalPlan, base: Base, sites: Sites, place: int, node: Node, sources: Sequence[Tensor]) -> Tensor:
     box, origins = sites.box(place), [sites.box(source) for source in node.inputs]
     first, source = sources[0], node.inputs[0]
+    if place in plan.bends:
+        base.changes.see(plan.bends[place], first)
     if node.op in POINTWISE:
         before = window_values(base.maps[source], plan, sites, source, box)
         value = shifted(first, origins[0], box).add_(before[:, :, None])
@@ -344,17 +357,21 @@ def paste(plan: LocalPlan, base: Base, sites: Sites, change: Tensor) -> Tensor:
     return sheet[:, :height].permute(3, 0, 4, 5, 1, 2) + base.maps[plan.cut][:, None, None]
 
 
-def finish(plan: LocalPlan, head: Tensor) -> Tensor:
+def finish(plan: LocalPlan, head: Tensor, peaks: Peaks) -> Tensor:
     """Run the rest of the network.
 
     Args:
         plan: The local part.
         head: Output of the head ``[rows, features]``, or the cut's whole map ``[rows, C, H, W]``.
+        peaks: Receives the largest values on the way.
 
     Returns:
         Scores, ``[rows, classes]``.
     """
     values = {plan.tail - 1: head.reshape(-1, *plan.graph.nodes[plan.tail - 1].shape)}
     for place, node in enumerate(plan.graph.nodes[plan.tail :], start=plan.tail):
+        if place in plan.bends:
+            for source in node.inputs:
+                peaks.see(plan.bends[place], values[source])
         values[place] = run_node(node, *(values[source] for source in node.inputs))
     return values[len(plan.graph.nodes) - 1]

@@ -4,13 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from l0tre.domain import Domain
 from l0tre.exhaustive.effects import Locality, make_locality, table_bytes
 from l0tre.exhaustive.fast import FastScanner, supports
 from l0tre.exhaustive.local import plan_local
-from l0tre.exhaustive.scan import Chunk, Level, scan
+from l0tre.exhaustive.scan import Chunk, Level, round_off_of, scan_sets
 from l0tre.memory import Batcher
 from l0tre.model.network import Network
 
@@ -27,8 +28,18 @@ Scan = Callable[[int, int], Chunk]
 class Scanner(Protocol):
     """One way to scan a level."""
 
-    def prepare(self, images: Tensor, labels: Tensor) -> Scan:
-        """Get ready for some images ``[images, values]``; gives a function from a range of sets to their chunk."""
+    def prepare(self, images: Tensor, labels: Tensor, *, decide: bool = True) -> Scan:
+        """Get ready for some images.
+
+        Args:
+            images: float32 ``[images, values]``.
+            labels: int64 ``[images]``.
+            decide: Whether ``Chunk.safe`` must be what the network's own source decides; else close points are left as
+                they were computed.
+
+        Returns:
+            A function from a range of sets to their chunk.
+        """
 
 
 @dataclass(frozen=True)
@@ -51,9 +62,15 @@ class ForwardScanner:
     level: Level
     batcher: Batcher
 
-    def prepare(self, images: Tensor, labels: Tensor) -> Scan:
+    def prepare(self, images: Tensor, labels: Tensor, *, decide: bool = True) -> Scan:
         """See :class:`Scanner`."""
-        return lambda start, stop: scan(self.batcher, self.level, images, labels, start, stop)
+        rounding = round_off_of(self.batcher.network, self.level.domain, images) if decide else None
+
+        def whole(start: int, stop: int) -> Chunk:
+            sets = torch.arange(start, stop, device=images.device)
+            return scan_sets(self.batcher, self.level, images, labels, sets, rounding)
+
+        return whole
 
 
 def choose_engine(network: Network, domain: Domain, grid: Tensor) -> Engine:

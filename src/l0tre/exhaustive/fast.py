@@ -8,19 +8,17 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from l0tre.exhaustive.crop import base_values, carry, finish, paste
+from l0tre.exhaustive.crop import Base, base_values, carry, finish, paste
 from l0tre.exhaustive.effects import Locality, Singles, meet, phases, seed, single_changes, single_sites
 from l0tre.exhaustive.interaction import Pattern, interactions, make_patterns
-from l0tre.exhaustive.scan import Chunk, Level, checked, reduce_points, scan, scan_sets
+from l0tre.exhaustive.scan import Chunk, Level, checked, reduce_points, round_off_of, scan_sets
 from l0tre.exhaustive.sets import unrank
 from l0tre.memory import Batcher
 from l0tre.model.network import exact_float32
+from l0tre.model.rounding import Error, RoundOff
 
 __all__ = ["FastScanner", "supports"]
 
-# The sums are in another order than in a whole forward pass. A margin within this share of the largest score of zero
-# is decided by whole forward passes.
-DOUBT = 2.0**-13
 MOST_GROUPS = 4096  # of the table of interacting pairs at t = 3
 WORK_BYTES = {"cpu": 2**25, "cuda": 2**32}  # of one batch: more is slower on a CPU, no faster on a GPU
 MOST_SETS = 2**22  # of all layouts that are kept
@@ -55,15 +53,8 @@ class _Layout:
     order: Tensor
 
 
-@dataclass(frozen=True)
-class _Doubtful:
-    """A chunk and the largest score behind each of its numbers, both ``[images, sets]``."""
-
-    chunk: Chunk
-    scale: Tensor
-
-
-Work = Callable[[Tensor, int, int], _Doubtful]
+# From labels and a range of sets to their chunk, in which nothing is called safe yet.
+Work = Callable[[Tensor, int, int], Chunk]
 
 
 @dataclass(frozen=True)
@@ -106,26 +97,32 @@ class FastScanner:
         return min(self.budget, WORK_BYTES[kind])
 
     @torch.inference_mode()
-    def prepare(self, images: Tensor, labels: Tensor) -> Callable[[int, int], Chunk]:
+    def prepare(self, images: Tensor, labels: Tensor, *, decide: bool = True) -> Callable[[int, int], Chunk]:
         """Compute what all sets share, for some images.
 
         Args:
             images: float32 ``[images, values]``, flattened.
             labels: int64 ``[images]``.
+            decide: See ``engine.Scanner``.
 
         Returns:
             A function from a range of sets to their chunk, as ``scan`` gives it. It uses whole forward passes where
             windows do not give the same numbers (weights so large that sums in another order differ) or do not fit the
             device's memory.
         """
+        rounding = round_off_of(self.batcher.network, self.level.domain, images)
 
         def forward(start: int, stop: int) -> Chunk:
-            return scan(self.batcher, self.level, images, labels, start, stop)
+            sets = torch.arange(start, stop, device=images.device)
+            return scan_sets(self.batcher, self.level, images, labels, sets, rounding if decide else None)
+
+        if rounding is None:
+            return forward
 
         try:
             with exact_float32(images.device):
-                work = self._tables(images)
-                if not self._agrees(work, images, labels):
+                work, base = self._tables(images)
+                if not self._agrees(work, base, images, labels, rounding):
                     return forward
         except torch.OutOfMemoryError:
             torch.cuda.empty_cache()
@@ -135,67 +132,83 @@ class FastScanner:
         def windows(start: int, stop: int) -> Chunk:
             try:
                 with exact_float32(images.device):
-                    return self._settle(work(labels, start, stop), images, labels)
+                    return self._settle(work(labels, start, stop), base, images, labels, rounding, decide)
             except torch.OutOfMemoryError:
                 torch.cuda.empty_cache()
                 return forward(start, stop)
 
         return windows
 
-    def _agrees(self, work: Work, images: Tensor, labels: Tensor) -> bool:
-        """Whether a few sets of the first image have the same numbers both ways, within half of what is in doubt."""
+    def _agrees(self, work: Work, base: Base, images: Tensor, labels: Tensor, rounding: RoundOff) -> bool:
+        """Whether a few sets of the first image have the same numbers both ways, within what is in doubt."""
         for end in (self.level.sets // 2, self.level.sets):
             sets = torch.arange(max(0, end - PROBES), end, device=images.device)
             if not len(sets):
                 continue
             found = work(labels, end - len(sets), end)
-            exact = scan_sets(self.batcher, self.level, images[:1], labels[:1], sets)
-            allowed = DOUBT / 2 * found.scale[0]
-            margin = (found.chunk.margin[0] - exact.margin[0]).abs() <= allowed
-            score = (found.chunk.score[0] - exact.score[0]).abs() <= allowed
+            exact = scan_sets(self.batcher, self.level, images[:1], labels[:1], sets, rounding)
+            allowed = self._error(base, rounding).band
+            margin = (found.margin[0] - exact.margin[0]).abs() <= allowed
+            score = (found.score[0] - exact.score[0]).abs() <= allowed
             if not bool(margin.all() & score.all()):
                 return False
         return True
 
-    def _tables(self, images: Tensor) -> Work:
+    def _error(self, base: Base, rounding: RoundOff) -> Error:
+        """What float32 can do to a score that windows give, from the largest values that were met so far."""
+        t = self.level.t
+        peaks = {number: float(value) for number, value in base.peaks.values.items()}
+        # A value behind a set of groups: the image's own, what each does alone, what two leave together.
+        for extra, times in ((base.changes, t), (base.rests, t * (t - 1) / 2)):
+            for number, value in extra.values.items():
+                peaks[number] = peaks.get(number, 0.0) + times * float(value)
+        found = rounding.error(peaks, t)
+        # Sums over all subsets of a set (see ``interaction``), each with an error of its own.
+        return Error(2**t * found.worst, found.likely)
+
+    def _tables(self, images: Tensor) -> tuple[Work, Base]:
         """What the images' sets share, bound to the function that goes through the sets."""
         plan, t = self.locality.plan, self.level.t
         base = base_values(plan, images.reshape(-1, *plan.graph.input_shape))
         if plan.head == "map":
-            return partial(self._scan_maps, Singles(images, base, base.head, {}))
+            return partial(self._scan_maps, Singles(images, base, base.head, {})), base
         singles = single_changes(self.locality, images, base, keep=t > 1, budget=self.work)
         if t == 1:
-            return partial(self._scan_singles, singles)
+            return partial(self._scan_singles, singles), base
         tables = self._pairs(singles) if t == 3 else _Tables(singles, torch.empty(0), torch.empty(0))
-        return partial(self._scan_sets, tables)
+        return partial(self._scan_sets, tables), base
 
-    def _settle(self, doubtful: _Doubtful, images: Tensor, labels: Tensor) -> Chunk:
+    def _settle(
+        self, chunk: Chunk, base: Base, images: Tensor, labels: Tensor, rounding: RoundOff, decide: bool
+    ) -> Chunk:
         """Decide what is too close to call by whole forward passes."""
-        chunk = checked(doubtful.chunk, self.level)
-        band = DOUBT * doubtful.scale
-        safe = chunk.margin > band
-        close = ~safe & (chunk.margin >= -band)
-        chunk = replace(chunk, safe=safe)
+        chunk, error = checked(chunk, self.level), self._error(base, rounding)
+        safe = chunk.margin > error.band
+        close = ~safe & ~(chunk.margin < -error.band)
+        chunk = replace(chunk, safe=safe, error=error.margin)
         for row in close.any(1).nonzero()[:, 0].tolist():
             column = close[row].nonzero()[:, 0]
             sets = chunk.sets[column]
-            exact = scan_sets(self.batcher, self.level, images[row : row + 1], labels[row : row + 1], sets)
+            one = slice(row, row + 1)
+            whole = rounding if decide else None
+            exact = scan_sets(self.batcher, self.level, images[one], labels[one], sets, whole)
             for name in FIELDS:
                 getattr(chunk, name)[row, column] = getattr(exact, name)[0]
+            chunk = replace(chunk, error=max(chunk.error, exact.error))
         return chunk
 
-    def _scan_singles(self, singles: Singles, labels: Tensor, start: int, stop: int) -> _Doubtful:
+    def _scan_singles(self, singles: Singles, labels: Tensor, start: int, stop: int) -> Chunk:
         images, _, points, features = singles.head.shape
         step = max(1, self.work // (16 * images * points * features))
         parts = []
         for first in range(start, stop, step):
             last = min(first + step, stop)
             head = singles.base.head[:, None, None] + singles.head[:, first:last]
-            scores = finish(self.locality.plan, head.reshape(-1, features))
+            scores = finish(self.locality.plan, head.reshape(-1, features), singles.base.peaks)
             parts.append(_reduce(scores, labels, (images, last - first, points)))
         return _join(parts, torch.arange(start, stop, device=labels.device))
 
-    def _scan_maps(self, whole: Singles, labels: Tensor, start: int, stop: int) -> _Doubtful:
+    def _scan_maps(self, whole: Singles, labels: Tensor, start: int, stop: int) -> Chunk:
         """Single groups when what is behind the cut needs its whole map."""
         plan = self.locality.plan
         count, points = len(whole.images), self.locality.grid.shape[1]
@@ -209,7 +222,8 @@ class FastScanner:
                 some, here = groups[first : first + step], sites.part(first, first + step)
                 change = carry(plan, whole.base, here, 0, seed(self.locality, whole.images, some))
                 maps = paste(plan, whole.base, here, change)
-                parts.append(_reduce(finish(plan, maps.flatten(0, 2)), labels, (count, len(some), points)))
+                scores = finish(plan, maps.flatten(0, 2), whole.base.peaks)
+                parts.append(_reduce(scores, labels, (count, len(some), points)))
                 visited.append(some)
         order = torch.cat(visited).argsort().to(labels.device)
         return _join(parts, torch.arange(start, stop, device=labels.device), order)
@@ -249,7 +263,7 @@ class FastScanner:
         order = torch.cat(visited).argsort()
         return _Layout(members.to(device), kinds[0].to(device), kinds[1].to(device), patterns, order.to(device))
 
-    def _scan_sets(self, tables: _Tables, labels: Tensor, start: int, stop: int) -> _Doubtful:
+    def _scan_sets(self, tables: _Tables, labels: Tensor, start: int, stop: int) -> Chunk:
         """Sets of two or three groups."""
         layout = self._layout(len(labels), start, stop)
         parts = []
@@ -268,7 +282,7 @@ class FastScanner:
                 parts.append(self._sum(tables, labels, pattern.groups[some], extra[:, some]))
         return _join(parts, torch.arange(start, stop, device=labels.device), layout.order)
 
-    def _sum(self, tables: _Tables, labels: Tensor, members: Tensor, extra: Tensor | None) -> _Doubtful:
+    def _sum(self, tables: _Tables, labels: Tensor, members: Tensor, extra: Tensor | None) -> Chunk:
         """Sets from their singles, interacting pairs and, if given, their own interaction."""
         points, t = self.level.grid.shape[1], self.level.t
         images, count, features = len(labels), len(members), tables.singles.head.shape[-1]
@@ -283,10 +297,10 @@ class FastScanner:
                 total += pair.reshape(images, count, *spread, features)
         if extra is not None:
             total += extra.reshape(total.shape)
-        scores = finish(self.locality.plan, total.reshape(-1, features))
+        scores = finish(self.locality.plan, total.reshape(-1, features), tables.singles.base.peaks)
         return _reduce(scores, labels, (images, count, self.level.points))
 
-    def _separate(self, tables: _Tables, labels: Tensor, members: Tensor) -> _Doubtful:
+    def _separate(self, tables: _Tables, labels: Tensor, members: Tensor) -> Chunk:
         """Sets without any interaction when the dense layer is the last one: every group takes its own worst value."""
         head, base = (
             tables.singles.head,
@@ -302,7 +316,7 @@ class FastScanner:
         margin.scatter_(2, labels[:, None, None].expand(-1, len(members), 1), float("inf"))
         worst, rival = margin.min(2)
         chosen = gain_at[:, members].gather(3, rival[:, :, None, None].expand(-1, -1, members.shape[1], 1))[..., 0]
-        chunk = Chunk(
+        return Chunk(
             members[:, 0],
             base.gather(1, labels[:, None]) + low[:, members].sum(2),
             (low_at[:, members] * places).sum(2),
@@ -310,25 +324,23 @@ class FastScanner:
             (chosen * places).sum(2),
             torch.zeros_like(worst, dtype=torch.bool),
         )
-        size = base.abs().amax(1, keepdim=True) + head.abs().amax((2, 3))[:, members].sum(2)
-        return _Doubtful(chunk, size)
 
 
 def _couples(t: int) -> Iterator[tuple[int, ...]]:
     return itertools.combinations(range(t), 2)
 
 
-def _reduce(scores: Tensor, labels: Tensor, shape: tuple[int, int, int]) -> _Doubtful:
-    chunk = reduce_points(scores, labels.repeat_interleave(shape[1] * shape[2]), shape)
-    return _Doubtful(chunk, scores.abs().amax(1).reshape(shape).amax(2))
+def _reduce(scores: Tensor, labels: Tensor, shape: tuple[int, int, int]) -> Chunk:
+    undecided = torch.zeros(len(scores), dtype=torch.bool, device=scores.device)
+    return reduce_points(scores, labels.repeat_interleave(shape[1] * shape[2]), shape, undecided)
 
 
-def _join(parts: list[_Doubtful], sets: Tensor, order: Tensor | None = None) -> _Doubtful:
+def _join(parts: list[Chunk], sets: Tensor, order: Tensor | None = None) -> Chunk:
     """Chunks of different sets side by side, optionally put in order."""
 
     def cat(values: list[Tensor]) -> Tensor:
         joined = torch.cat(values, 1)
         return joined if order is None else joined[:, order]
 
-    fields = [cat([getattr(part.chunk, name) for part in parts]) for name in FIELDS]
-    return _Doubtful(Chunk(sets, *fields), cat([part.scale for part in parts]))
+    score, score_point, margin, margin_point, safe = (cat([getattr(part, name) for part in parts]) for name in FIELDS)
+    return Chunk(sets, score, score_point, margin, margin_point, safe)

@@ -188,7 +188,7 @@ def _pairs(locality: Locality, singles: Singles, pattern: Pattern) -> Tensor:
         return _own_change(locality, singles, pattern, side, place, windows[side][place - start], box)
 
     alone = Alone(frozenset((start, *locality.stages[:-1])), fetch)
-    rest = carry_rests(plan, singles.base.maps, sites, start, alone)
+    rest = carry_rests(plan, singles.base, sites, start, alone)
     if rest is None:
         images, points = singles.head.shape[0], locality.grid.shape[1]
         return singles.head.new_zeros(images, len(pattern.groups), points**2, singles.head.shape[-1])

@@ -6,10 +6,12 @@ every feature map, up to the first dense layer. This module finds that part and 
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from torch import Tensor
 
 from l0tre.model.graph import Graph, Node
+from l0tre.model.rounding import bends
 
 __all__ = [
     "POINTWISE",
@@ -66,6 +68,11 @@ class LocalPlan:
     strides: tuple[int, ...]
     joints: tuple[int, ...]
     matrices: dict[Hashable, Tensor] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def bends(self) -> dict[int, int]:
+        """Numbers of the operations that are not linear, by position (see ``rounding.bends``)."""
+        return bends(self.graph)
 
     @property
     def stride(self) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from l0tre.exhaustive.crop import Box, Sites, carry_linear, inside, patches, shifted, window_values
+from l0tre.exhaustive.crop import Base, Box, Sites, carry_linear, inside, patches, shifted, window_values
 from l0tre.exhaustive.local import POINTWISE, LocalPlan, need, overlap, spans
 from l0tre.model.graph import Node, run_node
 
@@ -54,12 +54,12 @@ def meeting_sites(plan: LocalPlan, start: int, boxes: tuple[Box, Box], steps: Te
     return Sites(steps, rows, columns)
 
 
-def carry_rests(plan: LocalPlan, maps: Sequence[Tensor], sites: Sites, start: int, alone: Alone) -> Tensor | None:
+def carry_rests(plan: LocalPlan, base: Base, sites: Sites, start: int, alone: Alone) -> Tensor | None:
     """Carry the rests of pairs to the cut.
 
     Args:
         plan: The local part, a chain.
-        maps: Output of every node up to the cut for the unchanged images, each ``[images, C, H, W]``.
+        base: The unchanged images.
         sites: Where the pairs are, and where their windows meet from ``start`` on.
         start: A node at which the two changes still add up.
         alone: What each of the two does alone, see :class:`Alone`.
@@ -74,7 +74,9 @@ def carry_rests(plan: LocalPlan, maps: Sequence[Tensor], sites: Sites, start: in
         if not all(span.size for span in sites.box(place)):
             rest = None
         elif node.op in BENDING:
-            rest = _bend(plan, maps, sites, place, alone, rest)
+            if rest is not None:
+                base.rests.see(plan.bends[place], rest)
+            rest = _bend(plan, base.maps, sites, place, alone, rest)
         elif rest is not None:
             rest = carry_linear(plan, sites, place, node, rest)
     return rest

@@ -108,7 +108,7 @@ class _Walk:
         while partial.position < level.sets and block:
             began = time.monotonic()
             if scan is None:
-                scan = self.scanner.prepare(problem.images[block], problem.labels[block])
+                scan = self.scanner.prepare(problem.images[block], problem.labels[block], decide=self.proves)
             stop = min(partial.position + max(1, self.width // len(block)), level.sets)
             chunk = scan(partial.position, stop)
             partial = advance(partial, chunk, None if self.judge is None else self.judge(level, block, chunk))

@@ -44,7 +44,7 @@ def sample(
         # Drawing with repetition is cheap at any size; a set drawn twice is looked at once.
         sets = torch.randint(level.sets, (width,), generator=generator).unique().to(device)
         sets = sets[~torch.isin(sets, by_score.sets)]
-        chunk = scan_sets(batcher, level, image, label, sets) if len(sets) else None
+        chunk = scan_sets(batcher, level, image, label, sets, None) if len(sets) else None
         if chunk is not None:
             by_score, by_margin = update(by_score, chunk, "score"), update(by_margin, chunk, "margin")
             queries += len(sets) * level.points

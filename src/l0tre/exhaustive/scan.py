@@ -4,6 +4,8 @@ The tensor of the paper, ``values x points^t x images x sets``, is never held: a
 reduced to one number for each image and set.
 """
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,9 +15,10 @@ from l0tre.domain import Domain
 from l0tre.errors import ModelError
 from l0tre.exhaustive.sets import count_sets, unrank
 from l0tre.memory import Batcher
-from l0tre.model.network import margins, round_off
+from l0tre.model.network import Network, margins, round_off
+from l0tre.model.rounding import Error, Peaks, RoundOff, make_round_off
 
-__all__ = ["Chunk", "Level", "checked", "make_level", "reduce_points", "scan", "scan_sets", "solutions"]
+__all__ = ["Chunk", "Level", "checked", "make_level", "reduce_points", "round_off_of", "scan", "scan_sets", "solutions"]
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,8 @@ class Chunk:
         score_point: The grid point that attains it.
         margin: Smallest margin of the label.
         margin_point: The grid point that attains it.
-        safe: Whether every grid point's margin is positive beyond round-off.
+        safe: Whether the network's own source decides for the label at every grid point.
+        error: How far any of the margins can be from that of real arithmetic, in scores; NaN if that is not known.
     """
 
     sets: Tensor
@@ -56,6 +60,7 @@ class Chunk:
     margin: Tensor
     margin_point: Tensor
     safe: Tensor
+    error: float = math.nan
 
 
 def make_level(domain: Domain, grid: Tensor, t: int) -> Level:
@@ -86,6 +91,13 @@ def solutions(level: Level, sets: Tensor, points: Tensor) -> tuple[Tensor, Tenso
     return members.reshape(*sets.shape, level.t), values.reshape(*sets.shape, level.t, -1)
 
 
+def round_off_of(network: Network, domain: Domain, images: Tensor) -> RoundOff | None:
+    """What float32 does around some images ``[images, values]``; ``None`` for a function without a graph."""
+    if network.literal is None:
+        return None
+    return make_round_off(network.literal, *domain.box, domain.members, images)
+
+
 @torch.inference_mode()
 def scan(batcher: Batcher, level: Level, images: Tensor, labels: Tensor, start: int, stop: int) -> Chunk:
     """Query every grid point of some sets for some images, each by a whole forward pass.
@@ -104,18 +116,21 @@ def scan(batcher: Batcher, level: Level, images: Tensor, labels: Tensor, start: 
     Raises:
         ModelError: If the network gives NaN.
     """
-    return scan_sets(batcher, level, images, labels, torch.arange(start, stop, device=images.device))
+    sets = torch.arange(start, stop, device=images.device)
+    return scan_sets(batcher, level, images, labels, sets, round_off_of(batcher.network, level.domain, images))
 
 
 @torch.inference_mode()
-def scan_sets(batcher: Batcher, level: Level, images: Tensor, labels: Tensor, sets: Tensor) -> Chunk:
-    """As :func:`scan`, for any sets by their numbers (int64 ``[sets]``)."""
+def scan_sets(
+    batcher: Batcher, level: Level, images: Tensor, labels: Tensor, sets: Tensor, rounding: RoundOff | None
+) -> Chunk:
+    """As :func:`scan`, for any sets by their numbers (int64 ``[sets]``), with what :func:`round_off_of` gives."""
     # All points of several sets at once, or one set in blocks of points when it alone exceeds a batch.
     block = min(level.points, max(1, batcher.rows))
     best: Chunk | None = None
     for first in range(0, level.points, block):
         last = min(first + block, level.points)
-        part = _scan_points(batcher, level, images, labels, sets, (first, last))
+        part = _scan_points(batcher, level, images, labels, sets, (first, last), rounding)
         best = part if best is None else _merge(best, part)
     if best is None:
         raise AssertionError("a set has at least one grid point")
@@ -137,7 +152,13 @@ def checked(chunk: Chunk, level: Level) -> Chunk:
 
 
 def _scan_points(
-    batcher: Batcher, level: Level, images: Tensor, labels: Tensor, sets: Tensor, points: tuple[int, int]
+    batcher: Batcher,
+    level: Level,
+    images: Tensor,
+    labels: Tensor,
+    sets: Tensor,
+    points: tuple[int, int],
+    rounding: RoundOff | None,
 ) -> Chunk:
     count, width, rows_each = len(images), len(sets), points[1] - points[0]
     device = images.device
@@ -147,37 +168,63 @@ def _scan_points(
     values = values.reshape(width * rows_each, -1)
     per_image = width * rows_each
 
-    def make(first: int, last: int) -> Tensor:
-        row = torch.arange(first, last, device=device)
+    def make(row: Tensor) -> Tensor:
         inner = row % per_image
         x = images[row // per_image].scatter_(1, positions[inner], values[inner])
         return x.reshape(-1, *level.domain.shape)
 
-    scores = batcher.run(count * per_image, make)
-    reduced = reduce_points(scores, labels.repeat_interleave(per_image), (count, width, rows_each))
+    peaks = Peaks()
+    scores = batcher.run(count * per_image, lambda a, b: make(torch.arange(a, b, device=device)), peaks)
+    labels = labels.repeat_interleave(per_image)
+    # A function has no error that is known: its own scores count, but for ties.
+    met = {number: float(value) for number, value in peaks.values.items()}
+    error = None if rounding is None else rounding.error(met, level.t)
+    safe = _decided(batcher, scores, labels, make, error)
+    reduced = reduce_points(scores, labels, (count, width, rows_each), safe)
     return replace(
         reduced,
         sets=sets,
         score_point=reduced.score_point + points[0],
         margin_point=reduced.margin_point + points[0],
+        error=math.nan if error is None else error.margin,
     )
 
 
-def reduce_points(scores: Tensor, labels: Tensor, shape: tuple[int, int, int]) -> Chunk:
+def _decided(
+    batcher: Batcher, scores: Tensor, labels: Tensor, make: Callable[[Tensor], Tensor], error: Error | None
+) -> Tensor:
+    """Whether the network's own source decides for the label, bool ``[rows]``.
+
+    Beyond the band around zero any two evaluations decide alike. Closer points are run by the source itself; margins
+    within round-off of zero there are ties.
+    """
+    margin = margins(scores, labels)
+    if error is None:
+        return margin > round_off(scores)
+    safe = margin > error.band
+    close = (~safe & ~(margin < -error.band)).nonzero()[:, 0]
+    for rows in close.split(max(1, batcher.rows)) if len(close) else ():
+        own = batcher.network.source_scores(make(rows))
+        safe[rows] = (margins(own, labels[rows].cpu()) > round_off(own)).to(safe.device)
+    return safe
+
+
+def reduce_points(scores: Tensor, labels: Tensor, shape: tuple[int, int, int], safe: Tensor) -> Chunk:
     """The worst score and margin of each set over its points.
 
     Args:
         scores: ``[images * sets * points, classes]``.
         labels: int64, one for each row.
         shape: Numbers of images, sets and points.
+        safe: bool, one for each row: whether the decision stays.
 
     Returns:
         A chunk without its sets.
     """
-    size = round_off(scores)
     # An infinite score anywhere is as unusable as NaN, and is reported as such.
-    margin = margins(scores, labels).masked_fill(~torch.isfinite(size), float("nan"))
-    safe = (margin > size).reshape(shape).all(2)
+    finite = torch.isfinite(scores).all(1)
+    margin = margins(scores, labels).masked_fill(~finite, float("nan"))
+    safe = (safe & finite).reshape(shape).all(2)
     score, score_at = scores.gather(1, labels[:, None]).reshape(shape).min(2)
     margin, margin_at = margin.reshape(shape).min(2)
     return Chunk(torch.empty(0, dtype=torch.int64), score, score_at, margin, margin_at, safe)
@@ -194,4 +241,5 @@ def _merge(a: Chunk, b: Chunk) -> Chunk:
         torch.where(closer, b.margin, a.margin),
         torch.where(closer, b.margin_point, a.margin_point),
         a.safe & b.safe,
+        max(a.error, b.error),
     )

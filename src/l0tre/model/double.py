@@ -39,7 +39,7 @@ def double_module(module: nn.Module) -> Callable[[Tensor], Any]:
     wide = copy.deepcopy(module).double()
 
     def scores(x: Tensor) -> Any:
-        with _Double():
+        with _Double():  # type: ignore[no-untyped-call]
             return wide(x)
 
     return scores

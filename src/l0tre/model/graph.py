@@ -236,12 +236,13 @@ def run_node(node: Node, *inputs: Tensor) -> Tensor:
     return OPERATIONS[node.op](node, *inputs)
 
 
-def run(graph: Graph, x: Tensor) -> Tensor:
+def run(graph: Graph, x: Tensor, see: Callable[[int, Tensor], None] | None = None) -> Tensor:
     """Evaluate a graph; an intermediate result is dropped as soon as nothing reads it any more.
 
     Args:
         graph: The network, its constants on the device and in the precision of ``x``.
         x: ``[batch, *graph.input_shape]``.
+        see: Shown what every operation reads, by the operation's position.
 
     Returns:
         ``[batch, *graph.output_shape]``.
@@ -249,6 +250,9 @@ def run(graph: Graph, x: Tensor) -> Tensor:
     last, output = graph.last_use(), len(graph.nodes) - 1
     values: dict[int, Tensor] = {0: x}
     for position, node in enumerate(graph.nodes[1:], start=1):
+        if see is not None:
+            for source in node.inputs:
+                see(position, values[source])
         values[position] = run_node(node, *(values[source] for source in node.inputs))
         for source in {*node.inputs, position}:
             if last[source] == position != output:

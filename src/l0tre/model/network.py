@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from l0tre.errors import ModelError
-from l0tre.model.graph import Graph
+from l0tre.model.graph import Graph, run
+from l0tre.model.rounding import Peaks, bends
 
 __all__ = ["Network", "exact_float32", "margins", "pick_device", "round_off"]
 
@@ -74,6 +75,25 @@ class Network:
         """
         with exact_float32(self.device):
             return self.forward(x.to(self.device))
+
+    @torch.inference_mode()
+    def watched_scores(self, x: Tensor, peaks: Peaks) -> Tensor:
+        """As :meth:`scores`, for a network with a graph, and note the largest values on the way."""
+        if self.graph is None:
+            return self.scores(x)
+        numbers = bends(self.graph)
+
+        def see(position: int, value: Tensor) -> None:
+            if position in numbers:
+                peaks.see(numbers[position], value)
+
+        with exact_float32(self.device):
+            return run(self.graph, x.to(self.device), see)
+
+    @torch.inference_mode()
+    def source_scores(self, x: Tensor) -> Tensor:
+        """Scores of a batch by the network's own source, on the CPU: float32 ``[batch, classes]``."""
+        return self.reference(x.cpu())
 
     @torch.inference_mode()
     def replay(self, x: Tensor) -> Tensor:

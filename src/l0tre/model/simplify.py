@@ -120,8 +120,10 @@ def _merged(source: Node, scale: Node) -> Node | None:
     weight = weight_factor if weight is None else weight if weight_factor is None else weight * weight_factor
     # A sum of constants can cancel: its rounding error is a share of their absolute values, which are kept for that.
     own = None if bias is None else _wide(source.tensors.get(f"{offset}_terms", bias.abs()))
-    added = None if shift is None else scale.tensors.get("shift_terms", scale.tensors["shift"].abs()).to(shift)
-    added = added if added is None or source.op == "scale" else added.reshape(-1).expand_as(shift)
+    added = None
+    if shift is not None:
+        added = scale.tensors.get("shift_terms", scale.tensors["shift"].abs()).to(shift)
+        added = added if source.op == "scale" else added.reshape(-1).expand_as(shift)
     own = own if own is None or factor is None else own * factor.abs()
     terms = added if own is None else own if added is None else own + added
     bias = bias if bias is None or factor is None else bias * factor

@@ -1,0 +1,288 @@
+"""How far two float32 evaluations of one network can be apart: the band around zero in which a margin decides nothing.
+
+The error of a value has two sources: its own sum of ``n`` products, which float32 leaves within ``n u m`` of the exact
+one (``u = 2**-24``, ``m`` the sum of the products' absolute values, any order of summation), and the errors of what it
+reads, times the weights. Two bounds follow each value through the network:
+
+- ``worst``: errors add up with the absolute values of the weights. Always true, and far too large behind many layers.
+- ``likely``: the errors of different values are independent and the partial sums of one value too, so that squares add
+  up (``sqrt(n) u m``, squared weights). ``LIKELY`` times the root of that also covers some thousand errors that are all
+  alike, as in a layer of equal neurons.
+
+What makes both of use is ``m``. It does not come from the scores: a bias of 1e7 that a later layer takes off again
+rounds away what the scores depend on. It comes from the values that were met while the points were evaluated, at the
+input of every operation that is not linear: the largest of all (:class:`Peaks`) where a changed group reaches, the
+unchanged image's own elsewhere. Groups are taken together in strips, so that a few passes tell for all of them.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from l0tre.model.graph import Graph, Node, run_node
+
+__all__ = ["Error", "Peaks", "RoundOff", "bends", "make_round_off"]
+
+UNIT = 2.0**-24  # half the distance of float32 numbers, relative
+LIKELY = 64.0
+EXTRA = 8  # roundings of an operation beside its sum: of constants folded into it, of its function
+STRIPS = 16  # of groups
+# Peaks count as the next power of this, so that one that grows by little is not looked at again.
+PEAK = 2.0**0.25
+LINEAR = frozenset(
+    ("conv", "linear", "scale", "reshape", "transpose", "pad", "mean", "avg_pool", "add", "sub", "concat")
+)
+MOVES = frozenset(("reshape", "transpose", "pad", "concat"))  # without any arithmetic
+
+
+@dataclass
+class Peaks:
+    """The largest absolute values met at the inputs of operations that are not linear, by their number (see ``bends``).
+
+    Attributes:
+        values: Scalars on the device, so that nothing waits for them.
+    """
+
+    values: dict[int, Tensor] = field(default_factory=dict)
+
+    def see(self, number: int, value: Tensor) -> None:
+        """Look at values; minus infinity, which pads max pools, is not counted."""
+        if not value.numel():
+            return
+        low, high = torch.aminmax(value)
+        largest = torch.maximum(low.nan_to_num(nan=torch.nan, neginf=0.0).abs(), high.abs())
+        before = self.values.get(number)
+        self.values[number] = largest if before is None else torch.maximum(before, largest)
+
+
+@dataclass(frozen=True)
+class Error:
+    """What float32 can do to a score.
+
+    Attributes:
+        worst: Largest error of any score, always true; NaN if nothing is known.
+        likely: Largest error of any score if errors are independent, see the module.
+    """
+
+    worst: float
+    likely: float
+
+    @property
+    def margin(self) -> float:
+        """How far a margin can be from that of real arithmetic, always true."""
+        return 2 * self.worst
+
+    @property
+    def band(self) -> float:
+        """How far the margins of two evaluations can be apart; NaN if a number is not finite."""
+        return min(4 * self.worst, 2 * self.likely) if self.worst == self.worst else math.nan
+
+
+def bends(graph: Graph) -> dict[int, int]:
+    """The positions of operations that are not linear, numbered in order, which folding constants leaves as it is."""
+    places = (place for place, node in enumerate(graph.nodes) if place and node.op not in LINEAR)
+    return {place: number for number, place in enumerate(places)}
+
+
+Known = tuple[Tensor, Tensor, Tensor]  # magnitudes, worst errors, mean squares of errors
+
+
+@dataclass(frozen=True)
+class RoundOff:
+    """The round-off of a network around some images.
+
+    Attributes:
+        graph: The operations as the source has them, in float64.
+        largest: ``input_shape``, the largest absolute values of the domain.
+        own: By number of an operation that is not linear, the images' own largest absolute values at what it reads,
+            ``[1, *shape]`` for each of its inputs.
+        reached: Likewise bool ``[strips, *shape]``: what the groups of each strip reach.
+        known: Errors that were worked out.
+    """
+
+    graph: Graph
+    largest: Tensor
+    own: Mapping[int, list[Tensor]]
+    reached: Mapping[int, list[Tensor]]
+    known: dict[tuple[tuple[int, float], ...], Error] = field(default_factory=dict, repr=False)
+
+    def error(self, peaks: Mapping[int, float], t: int) -> Error:
+        """What float32 can do to a score of an input with ``t`` changed groups.
+
+        Args:
+            peaks: By number of the operation the largest absolute value that it reads at any point. Where none is
+                given, it follows from the layers before.
+            t: How many groups change.
+        """
+        finite = {number: peak for number, peak in peaks.items() if math.isfinite(peak)}
+        rounded = {number: PEAK ** math.ceil(math.log(peak, PEAK)) for number, peak in finite.items() if peak > 0}
+        key = (*sorted(rounded.items()), (-1, float(t)))
+        if key not in self.known:
+            self.known[key] = self._error({**dict.fromkeys(finite, 0.0), **rounded}, t)
+        return self.known[key]
+
+    @torch.inference_mode()
+    def _error(self, peaks: Mapping[int, float], t: int) -> Error:
+        base = self._carry(peaks, None)
+        worst, square = base[1], base[2]
+        strips = next(iter(self.reached.values()))[0].shape[0] if self.reached else 0
+        more = [torch.zeros_like(worst), torch.zeros_like(square)]
+        for strip in range(strips):
+            found = self._carry(peaks, strip)
+            more = [torch.maximum(old, new - own) for old, new, own in zip(more, found[1:], base[1:], strict=True)]
+        most = float((worst + t * more[0]).max())
+        return Error(most, LIKELY * math.sqrt(float((square + t * more[1]).max())) if most < math.inf else most)
+
+    def _carry(self, peaks: Mapping[int, float], strip: int | None) -> Known:
+        """The bounds of the scores if the groups of a strip, or none, change."""
+        numbers, last = bends(self.graph), self.graph.last_use()
+        size = self.largest[None]
+        known: dict[int, Known] = {0: (size, torch.zeros_like(size), torch.zeros_like(size))}
+        for place, node in enumerate(self.graph.nodes[1:], start=1):
+            inputs = [known[source] for source in node.inputs]
+            if place in numbers:
+                number = numbers[place]
+                for slot, (size, worst, square) in enumerate(inputs):
+                    limit = self.own[number][slot]
+                    if strip is not None:
+                        peak = limit.new_tensor(peaks.get(number, math.inf))
+                        limit = torch.where(self.reached[number][slot][strip], torch.maximum(limit, peak), limit)
+                    inputs[slot] = (torch.minimum(size, limit), worst, square)
+                known[place] = _bend(node, inputs)
+            else:
+                known[place] = _linear(node, self.graph, inputs)
+            for source in set(node.inputs):
+                if last[source] == place:
+                    del known[source]
+        return known[len(self.graph.nodes) - 1]
+
+
+@torch.inference_mode()
+def make_round_off(graph: Graph, low: Tensor, high: Tensor, groups: Tensor, images: Tensor) -> RoundOff:
+    """Get ready to bound the round-off around some images.
+
+    Args:
+        graph: The operations as the source has them, in float64.
+        low: ``input_shape``, smallest values of the domain.
+        high: Likewise the largest.
+        groups: int64 ``[groups, width]``, positions of each group's values in the flattened input.
+        images: float32 ``[images, values]``, on the device to compute on.
+
+    Returns:
+        The round-off.
+    """
+    device, shape = images.device, graph.input_shape
+    graph = graph.to(device, torch.float64)
+    strips = torch.zeros(min(STRIPS, len(groups)), images.shape[1], dtype=torch.bool, device=device)
+    for strip, some in enumerate(groups.to(device).tensor_split(len(strips))):
+        strips[strip, some.flatten()] = True
+    numbers, last = bends(graph), graph.last_use()
+    own: dict[int, list[Tensor]] = {}
+    reached: dict[int, list[Tensor]] = {}
+    values = {0: (images.double().view(-1, *shape), strips.view(-1, *shape))}
+    for place, node in enumerate(graph.nodes[1:], start=1):
+        inputs = [values[source] for source in node.inputs]
+        if place in numbers:
+            finite = [value.masked_fill(value == -math.inf, 0.0) for value, _ in inputs]  # what pads a max pool
+            own[numbers[place]] = [value.abs().amax(0, keepdim=True) for value in finite]
+            reached[numbers[place]] = [touched for _, touched in inputs]
+        values[place] = (
+            run_node(node, *(value for value, _ in inputs)),
+            _reach(node, [touched for _, touched in inputs]),
+        )
+        for source in set(node.inputs):
+            if last[source] == place:
+                del values[source]
+    largest = torch.maximum(low.abs(), high.abs()).to(device, torch.float64).view(shape)
+    return RoundOff(graph, largest, own, reached)
+
+
+def _reach(node: Node, touched: list[Tensor]) -> Tensor:
+    """Which outputs of an operation depend on inputs that may change."""
+    marks = [part.double() for part in touched]
+    if node.op in ("softmax", "log_softmax"):
+        return touched[0].any(int(node.number("dim")) + 1, keepdim=True).expand_as(touched[0])
+    if node.op == "max_pool":
+        return run_node(node, *marks) > 0
+    if node.op == "mul":
+        return (marks[0] + marks[1]) > 0
+    if node.op not in LINEAR:
+        return touched[0]
+    plain = _absolute(node, 1, constants=False)
+    ones = {key: torch.ones_like(value) for key, value in plain.tensors.items()}
+    return run_node(replace(plain, tensors=ones), *marks) > 0
+
+
+def _linear(node: Node, graph: Graph, inputs: list[Known]) -> Known:
+    sizes, worsts, squares = (list(column) for column in zip(*inputs, strict=True))
+    size = run_node(_absolute(node, 1, constants=True), *sizes)
+    worst = run_node(_absolute(node, 1, constants=False), *worsts)
+    if node.op in ("mean", "avg_pool"):  # of equal weights: squared they are a share of themselves
+        square = run_node(node, *squares) / _terms(node, graph)
+    else:
+        square = run_node(_absolute(node, 2, constants=False), *squares)
+    if node.op not in MOVES:
+        terms = _terms(node, graph) + EXTRA
+        worst = worst + terms * UNIT * size
+        square = square + terms * (UNIT * size) ** 2
+    return size, worst, square
+
+
+def _absolute(node: Node, power: int, *, constants: bool) -> Node:
+    """A linear operation with the absolute values of its weights to a power, with or without its constant terms."""
+    tensors = {key: value.abs() ** power for key, value in node.tensors.items() if key in ("weight", "scale")}
+    attributes = dict(node.attributes)
+    if constants:
+        for key in ("bias", "shift"):
+            if key in node.tensors:
+                tensors[key] = node.tensors.get(f"{key}_terms", node.tensors[key]).abs()
+    if node.op == "pad":
+        value = abs(node.number("value"))
+        attributes["value"] = value if constants and math.isfinite(value) else 0.0
+    return replace(node, op="add" if node.op == "sub" else node.op, tensors=tensors, attributes=attributes)
+
+
+def _terms(node: Node, graph: Graph) -> int:
+    """How many numbers one output value sums up."""
+    if "weight" in node.tensors:
+        return 1 + node.tensors["weight"][0].numel()
+    if node.op == "avg_pool":
+        return math.prod(node.ints("kernel"))
+    if node.op == "mean":
+        return math.prod(graph.nodes[node.inputs[0]].shape) // max(1, math.prod(node.shape))
+    return 2
+
+
+def _bend(node: Node, inputs: list[Known]) -> Known:
+    size, worst, square = inputs[0]
+    if node.op == "max_pool":
+        return run_node(node, size), run_node(node, worst), run_node(node, square)
+    if node.op == "mul":
+        other, its_worst, its_square = inputs[1]
+        product = size * other
+        unit = EXTRA * UNIT * product
+        return (
+            product,
+            worst * other + its_worst * size + worst * its_worst + unit,
+            2 * (square * other**2 + its_square * size**2 + square * its_square) + unit**2,
+        )
+    if node.op in ("softmax", "log_softmax"):
+        # No output moves by more than twice the largest move of an input.
+        largest = 1.0 if node.op == "softmax" else 2 * float(size.max()) + math.log(max(2, node.shape[-1]))
+        last, spread = 64 * UNIT * (1 + largest), torch.ones_like(size)
+        return largest * spread, (2 * worst.max() + last) * spread, (4 * square.sum() + last**2) * spread
+    if node.op == "relu":  # rounds nothing
+        return size, worst, square
+    gain, limit, kept = 1.0, torch.ones_like(size), 0.0
+    if node.op == "leaky_relu":
+        gain = max(1.0, abs(node.number("slope")))
+        limit = gain * size
+    elif node.op == "clip":
+        kept = max([abs(v) for v in (node.number("low"), node.number("high")) if math.isfinite(v)], default=0.0)
+        limit = size.clamp(min=kept)
+    # One product, the limits of a clip, or a curve that is not rounded correctly.
+    unit = EXTRA * UNIT * limit
+    return limit, gain * worst + unit, gain**2 * square + unit**2

@@ -1,0 +1,242 @@
+"""The grid's decisions are the network's own in float32, however large its inner values are."""
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import l0tre
+from l0tre.domain import make_domain
+from l0tre.exhaustive.scan import make_level, scan
+from l0tre.memory import Batcher
+from l0tre.model.graph import Graph, run
+from l0tre.model.network import margins
+from l0tre.model.rounding import Peaks, bends, make_round_off
+
+SIDE, SPOT = 8, 19
+
+
+class Cancelling(nn.Module):
+    """Adds a large number and takes it off again, before a dense layer that looks at one pixel."""
+
+    def __init__(self, large: float, *, curved: bool = True) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(1, 1, 1), nn.Conv2d(1, 1, 1)
+        self.out, self.curved = nn.Linear(SIDE * SIDE, 2), curved
+        for conv, bias in ((self.first, large), (self.second, -large)):
+            conv.weight.data.fill_(1.0)
+            assert conv.bias is not None
+            conv.bias.data.fill_(bias)
+        self.out.weight.data.zero_()
+        self.out.weight.data[1, SPOT] = 1.0
+        self.out.bias.data = torch.tensor([0.5, 0.0])
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x)
+        y = self.second(torch.relu(y) if self.curved else y)
+        return self.out(torch.flatten(y, 1))  # type: ignore[no-any-return]
+
+
+class Shifted(nn.Module):
+    """The same by constants that an importer folds into nothing."""
+
+    def __init__(self, large: float) -> None:
+        super().__init__()
+        self.large, self.out = large, Cancelling(0.0).out
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(torch.flatten(x + self.large - self.large, 1))  # type: ignore[no-any-return]
+
+
+class Vector(nn.Module):
+    """Without windows: every point by whole forward passes."""
+
+    def __init__(self, large: float) -> None:
+        super().__init__()
+        self.large, self.out = large, nn.Linear(4, 2)
+        self.out.weight.data = torch.tensor([[0.0, 0, 0, 0], [0.0, 1, 0, 0]])
+        self.out.bias.data = torch.tensor([0.5, 0.0])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(x + self.large - self.large)  # type: ignore[no-any-return]
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "around a ReLU": (lambda: Cancelling(1e7), (1, SIDE, SIDE)),
+    "folded": (lambda: Cancelling(1e7, curved=False), (1, SIDE, SIDE)),
+    "folded constants": (lambda: Shifted(1e7), (1, SIDE, SIDE)),
+    "vector": (lambda: Vector(1e7), (4,)),
+}
+
+
+def smallest_margin(module: nn.Module, image: Tensor, values: list[float], t: int = 1) -> float:
+    """Over all points of a grid, each by itself through the module."""
+    flat = image.flatten()
+    found = []
+    for groups in itertools.combinations(range(len(flat)), t):
+        for point in itertools.product(values, repeat=t):
+            x = flat.clone()
+            x[list(groups)] = torch.tensor(point)
+            with torch.no_grad():
+                found.append(float(margins(module(x.view(1, *image.shape)), torch.tensor([0]))))
+    return min(found)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_large_inner_values_fool_no_grid(kind: str) -> None:
+    make, shape = MODELS[kind]
+    module = make().eval()
+    image, domain = torch.full(shape, 0.4), make_domain(shape, low=0.0, high=0.6)
+    bounds = l0tre.evaluate(
+        module, image[None], [0], domain=domain, max_t=1, epsilon=0.2, guarantee="grid", attack=0
+    ).images[0]
+    # 0.6 is 1.0 after 1e7 was added and taken off; in real numbers it changes the decision too.
+    assert smallest_margin(module, image, [0.0, 0.2, 0.4, 0.6]) < 0
+    assert (bounds.lower, bounds.upper) == (0, 1)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_what_float32_keeps_is_safe_on_the_grid(kind: str) -> None:
+    """The other way round: at 0.49 the real margin is below zero behind a bias of 0.45, the float32 one is not."""
+    make, shape = MODELS[kind]
+    module = make().eval()
+    out = module.out
+    assert isinstance(out, nn.Linear)
+    out.bias.data = torch.tensor([0.45, 0.0])
+    image, domain = torch.zeros(shape), make_domain(shape, low=0.0, high=0.49)
+    assert smallest_margin(module, image, [0.0, 0.245, 0.49]) > 0
+    network = l0tre.load(module, input_shape=shape, device="cpu")
+    options = {"domain": domain, "max_t": 1, "epsilon": 0.25, "attack": 0}
+    assert l0tre.evaluate(network, image[None], [0], guarantee="grid", **options).images[0].lower == 1
+    # For real values it is not: neither by slopes nor by linear bounds.
+    for guarantee in ("lipschitz", "certified"):
+        assert l0tre.evaluate(network, image[None], [0], guarantee=guarantee, **options).images[0].lower == 0
+
+
+def test_margins_between_grid_points_are_real_ones() -> None:
+    """A set is judged in float64 where float32 does not do, and found safe where it is."""
+    module = Vector(1e4)
+    module.out.bias.data = torch.tensor([0.495, 0.0])
+    network = l0tre.load(module, input_shape=(4,), device="cpu")
+    options = {"max_t": 1, "epsilon": 1e-3, "attack": 0, "guarantee": "lipschitz"}
+    for high, lower in ((0.49, 1), (0.4955, 0)):
+        domain = make_domain((4,), low=0.0, high=high)
+        assert l0tre.evaluate(network, torch.zeros(1, 4), [0], domain=domain, **options).images[0].lower == lower
+
+
+def network_of(seed: int, large: float) -> tuple[nn.Module, tuple[int, ...]]:
+    torch.manual_seed(seed)
+    if seed % 2:
+        layers = [nn.Linear(6, 12), nn.ReLU(), nn.Linear(12, 8), nn.Tanh(), nn.Linear(8, 3)]
+        shape: tuple[int, ...] = (6,)
+    else:
+        layers = [nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.LeakyReLU(0.1), nn.MaxPool2d(2)]
+        layers += [nn.Conv2d(4, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(36, 3)]
+        shape = (1, 6, 6)
+    module = nn.Sequential(*layers).eval().requires_grad_(False)
+    first = module[0]
+    assert isinstance(first, nn.Linear | nn.Conv2d)
+    assert first.bias is not None
+    first.bias += large * torch.rand(first.bias.shape)
+    return module, shape
+
+
+@settings(deadline=None, max_examples=40)
+@given(seed=st.integers(0, 200), large=st.sampled_from([0.0, 10.0, 1e4, 1e7]), t=st.integers(1, 3))
+def test_float32_stays_within_its_errors(seed: int, large: float, t: int) -> None:
+    module, shape = network_of(seed, large)
+    network = l0tre.load(module, input_shape=shape, device="cpu")
+    assert network.literal is not None
+    assert network.graph is not None
+    domain = make_domain(shape)
+    image = torch.rand(1, len(domain.low))
+    points = image.repeat(50, 1)
+    for row in points:
+        row[torch.randperm(len(row))[:t]] = torch.rand(t)
+    x, peaks = points.view(-1, *shape), Peaks()
+    scores = network.watched_scores(x, peaks)
+    exact = run(network.literal, x.double())
+    rounding = make_round_off(network.literal, *domain.box, domain.members, image)
+    error = rounding.error({number: float(value) for number, value in peaks.values.items()}, t)
+    for found in (scores, network.source_scores(x)):
+        gap = float((found.double() - exact).abs().max())
+        assert gap <= error.worst
+        assert gap <= error.likely
+    assert error.likely <= 1e-2 * (1 + large) * (1 + float(exact.abs().max()))
+
+
+def without_peaks(graph: Graph, image: Tensor) -> float:
+    domain = make_domain(graph.input_shape)
+    return make_round_off(graph, *domain.box, domain.members, image).error({}, 1).worst
+
+
+def test_errors_know_values_that_were_met() -> None:
+    module, shape = network_of(1, 0.0)
+    network = l0tre.load(module, input_shape=shape, device="cpu")
+    assert network.literal is not None
+    image = torch.rand(1, 6)
+    domain = make_domain(shape)
+    rounding = make_round_off(network.literal, *domain.box, domain.members, image)
+    small, large = (rounding.error(dict.fromkeys(range(2), size), 1) for size in (1.0, 1e6))
+    assert small.worst < large.worst
+    assert small.band <= 4 * small.worst
+    assert rounding.error({}, 1).worst >= small.worst
+    assert rounding.error(dict.fromkeys(range(2), 1.0), 2).worst > small.worst
+    assert without_peaks(network.literal, image) == rounding.error({}, 1).worst
+
+
+def test_peaks_leave_out_what_pads_a_max_pool() -> None:
+    peaks = Peaks()
+    peaks.see(0, torch.tensor([-torch.inf, 2.0]))
+    peaks.see(0, torch.tensor([-3.0, 1.0]))
+    peaks.see(0, torch.tensor([]))
+    assert float(peaks.values[0]) == 3.0
+    peaks.see(0, torch.tensor([torch.nan]))
+    assert torch.isnan(peaks.values[0])
+
+
+def test_numbers_of_operations_survive_folding() -> None:
+    module, shape = network_of(0, 0.0)
+    network = l0tre.load(module, input_shape=shape, device="cpu")
+    assert network.literal is not None
+    assert network.graph is not None
+    assert len(network.literal.nodes) > len(network.graph.nodes)
+    kinds = [[graph.nodes[place].op for place in bends(graph)] for graph in (network.literal, network.graph)]
+    assert kinds[0] == kinds[1] == ["leaky_relu", "max_pool", "relu"]
+
+
+class Ramp(nn.Module):
+    """The rival's score is the largest value of the input, the label's a constant."""
+
+    def __init__(self, own: float) -> None:
+        super().__init__()
+        self.out = nn.Linear(3, 2)
+        self.out.weight.data = torch.tensor([[0.0, 0, 0], [1.0, 0, 0]])
+        self.out.bias.data = torch.tensor([own, 0.0])
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.out(torch.relu(x))
+        return y
+
+
+@pytest.mark.parametrize(("own", "points"), [(2.0, 0), (1.0 + 1e-6, 1), (0.5 + 1e-6, 1)])
+def test_close_points_are_the_sources_to_decide(own: float, points: int) -> None:
+    """Within the band the source is asked, and what it says counts; beyond it nobody asks it."""
+    network = l0tre.load(Ramp(own), input_shape=(3,), device="cpu")
+    asked: list[Tensor] = []
+
+    def source(x: Tensor) -> Tensor:
+        asked.append(x)
+        return torch.tensor([[1.0, 0.0]]).expand(len(x), -1)
+
+    level = make_level(make_domain((3,)), torch.tensor([0.0, 0.5, 1.0]).view(1, 3, 1).expand(3, -1, -1), 1)
+    batcher = Batcher(replace(network, reference=source), 2**20)
+    chunk = scan(batcher, level, torch.zeros(1, 3), torch.tensor([0]), 0, 3)
+    assert sum(map(len, asked)) == points
+    # At 1.0 the third network decides otherwise for certain, whatever its source says of other points.
+    assert chunk.safe[0].tolist() == [own > 1, True, True]
