@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types unit bench clean
+.PHONY: help setup demo test lint types unit fuzz bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -33,6 +33,10 @@ types: $(READY)  ## mypy --strict
 
 unit: $(READY)  ## pytest
 	$(BIN)/python -m pytest -n auto
+
+SECONDS ?= 600
+fuzz: $(READY)  ## look for wrong proofs on random networks, make fuzz SECONDS=600
+	$(BIN)/python -m fuzz --seconds $(SECONDS)
 
 bench: $(READY)  ## the benchmark: forward passes per second, seconds per image, proofs
 	$(BIN)/python -m benchmarks

@@ -1,0 +1,1 @@
+"""A soundness fuzzer: random networks with a known input that changes the decision, which no proof may cover."""

@@ -1,0 +1,190 @@
+"""Put certified proofs to the test: whole runs, searches, parts of the search space around flips, certificates."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import l0tre
+from fuzz.calibrate import Flip
+from fuzz.compare import MEMORY, SECONDS, Complaint, Trial, evaluated, muted, words
+from fuzz.regions import Space, box_nodes, cell_nodes, held
+from l0tre.certify.bound import bound
+from l0tre.certify.certificate import make_certificate
+from l0tre.certify.check import spread_of
+from l0tre.certify.check_cover import make_regions
+from l0tre.certify.check_cover import make_tree as make_checked_tree
+from l0tre.certify.clusters.behind import above
+from l0tre.certify.clusters.margins import lower_bounds
+from l0tre.certify.nodes import Nodes
+from l0tre.certify.prover import Prover, make_prover
+from l0tre.certify.rebound import lower_margins, make_bounder
+from l0tre.certify.search import Search
+from l0tre.errors import CertificateError
+from l0tre.loop import drive
+from l0tre.memory import Batcher
+from l0tre.problem import Settings, make_problem, start
+
+__all__ = ["try_certified"]
+
+CPU = torch.device("cpu")
+WORK = 400  # operations times steps that a search goes on for, whatever it finds
+PROBED = 6  # flips whose surroundings are bounded
+
+
+def try_certified(trial: Trial) -> list[Complaint]:
+    """Everything that is proved for all real values."""
+    trial = replace(trial, network=muted(trial.network, trial.target.label))
+    complaints = evaluated(trial, trial.network, "certified")
+    prover = make_prover(trial.network, trial.subject.domain, Batcher(trial.network, MEMORY), MEMORY)
+    space = Space(prover.tree, trial.subject.domain, trial.subject.image)
+    lower, found = _route(trial)
+    complaints += [*_look(trial, space, found, "parts of a run"), *trial.claim(lower, "certified by cells")]
+    for t in sorted({len(flip.groups) for flip in trial.target.flips}):
+        flips = [flip for flip in trial.target.flips if len(flip.groups) == t][:PROBED]
+        search = prover.search(t, *_image(trial), [None], [None], sums=True)
+        search.spent = 2**62  # sums at once, as after many nodes
+        complaints += _look(trial, space, _walk(search), "parts of a search")
+        complaints += _probe_prover(trial, space, search, flips, t)
+        if prover.can_cluster(t):
+            trial.tally.clustered += 1
+            complaints += _probe_clusters(trial, prover, space, flips, t)
+        complaints += _probe_checker(trial, space, flips, t)
+    return complaints + (_certificate(trial, lower) if lower else [])
+
+
+def _image(trial: Trial) -> tuple[Tensor, Tensor]:
+    return trial.subject.image.flatten()[None], torch.tensor([trial.target.label])
+
+
+def _route(trial: Trial) -> tuple[int, list[Nodes]]:
+    """The lower bound of a run, and every node that it proved on the way."""
+    subject = trial.subject
+    settings = Settings(max_t=trial.most, guarantee="certified", attack=0, memory=MEMORY)
+    labels = torch.tensor([trial.target.label])
+    problem = make_problem(trial.network, subject.image[None], labels, domain=subject.domain, settings=settings)
+    found: list[Nodes] = []
+    lower = 0
+    steps = drive(problem, start(problem), time_budget=SECONDS, on_proved=lambda _t, _i, n, _b: found.append(n))
+    for snapshot in steps:
+        lower = snapshot.images[0].lower
+    return lower, found
+
+
+def _walk(search: Search) -> list[Nodes]:
+    """What a search proves if nothing that it finds stops it."""
+    found = []
+    for _ in range(max(4, WORK // len(search.scene.plan.graph.nodes))):
+        if not search.open():
+            break
+        found.append(search.step().proved)
+    return found
+
+
+def _look(trial: Trial, space: Space, parts: Sequence[Nodes], check: str) -> list[Complaint]:
+    """Complain of proved nodes that hold a flip."""
+    for nodes in parts:
+        trial.tally.parts += len(nodes)
+        for row, flip in held(space, nodes, trial.target.flips):
+            return [Complaint(check, f"the cells {nodes.cells[row].tolist()} are proved, {words(flip)}")]
+    return []
+
+
+def _around(space: Space, flips: Sequence[Flip], t: int) -> list[Nodes]:
+    """Parts of the search space that all hold a flip: boxes, and cells where groups are not alone."""
+    return [nodes for nodes in (box_nodes(space, flips, t), cell_nodes(space, flips, t)) if nodes is not None]
+
+
+def _probe_prover(trial: Trial, space: Space, search: Search, flips: Sequence[Flip], t: int) -> list[Complaint]:
+    for nodes in _around(space, flips, t):
+        trial.tally.probes += len(nodes)
+        for touching in (True, False):
+            with torch.inference_mode():
+                proved = bound(search.scene, nodes, search.row_bytes, touching=touching).proved
+            if bool(proved.any()):
+                return [_complaint("prover's bounds", space, nodes.pick(proved), flips)]
+    return []
+
+
+def _probe_clusters(trial: Trial, prover: Prover, space: Space, flips: Sequence[Flip], t: int) -> list[Complaint]:
+    nodes = box_nodes(space, flips, t)
+    if nodes is None:
+        return []
+    trial.tally.probes += len(nodes)
+    ground = prover.search_clusters(t, *_image(trial), [None]).ground
+    with torch.inference_mode():
+        proved = above(ground, nodes.image, lower_bounds(ground, nodes)[0], t)
+    return [_complaint("clusters' bounds", space, nodes.pick(proved), flips)] if bool(proved.any()) else []
+
+
+def _complaint(check: str, space: Space, nodes: Nodes, flips: Sequence[Flip]) -> Complaint:
+    row, flip = next(held(space, nodes, flips))
+    kind = "the cells" if nodes.low is None else "a box of the cells"
+    return Complaint(check, f"{kind} {nodes.cells[row].tolist()} can be proved, {words(flip)}")
+
+
+def _probe_checker(trial: Trial, space: Space, flips: Sequence[Flip], t: int) -> list[Complaint]:
+    """Bound parts around flips with the checker's own code."""
+    for nodes in _around(space, flips, t):
+        trial.tally.probes += len(nodes)
+        try:
+            proved, ordered = _checked(trial, space, nodes)
+        except CertificateError:  # the network has numbers that the checker does not take
+            return []
+        if bool(proved.any()):
+            return [_complaint("checker's bounds", space, ordered.pick(proved), flips)]
+    return []
+
+
+def _checked(trial: Trial, space: Space, nodes: Nodes) -> tuple[Tensor, Nodes]:
+    """Which nodes the checker proves, and the nodes in the order of a certificate, which sorts them."""
+    assert trial.network.exact is not None
+    domain, label, image = trial.subject.domain, trial.target.label, trial.subject.image
+    low, high = (None if end is None else end.numpy() for end in (nodes.low, nodes.high))
+    certificate = make_certificate(
+        trial.network,
+        image,
+        domain,
+        label=label,
+        order=space.tree.order.numpy(),
+        cells=nodes.cells.numpy(),
+        bounds=np.zeros(len(nodes)),
+        arithmetic="",
+        box=None if low is None else np.arange(len(nodes)),
+        low=low,
+        high=high,
+    )
+    tree = make_checked_tree(certificate, domain.groups)
+    regions = make_regions(certificate, tree, domain)
+    bounder = make_bounder(trial.network.exact, image, domain, torch.from_numpy(tree.groups), CPU, MEMORY)
+    found = lower_margins(bounder, spread_of(regions, tree, domain, bounder), label)
+    ends = [None if low is None else torch.from_numpy(end) for end in (regions.low, regions.high)]
+    return torch.isfinite(found) & (found > 0), Nodes(nodes.image, torch.from_numpy(regions.cells), *ends)
+
+
+def _certificate(trial: Trial, radius: int) -> list[Complaint]:
+    """Write a proof to a file and check it; where a flip is inside, the checker must not accept it."""
+    subject, path = trial.subject, trial.folder / "proof.l0cert"
+    verdict = l0tre.verify(
+        trial.network,
+        subject.image,
+        trial.target.label,
+        radius=radius,
+        domain=subject.domain,
+        certificate=path,
+        time_budget=SECONDS,
+        memory=MEMORY,
+        guarantee="certified",
+    )
+    if verdict.answer != "safe":
+        trial.tally.certificates["none written"] += 1
+        return []
+    try:
+        l0tre.check(l0tre.read_certificate(path), trial.network, subject.image, subject.domain)
+    except CertificateError:
+        trial.tally.certificates["not confirmed"] += 1
+        return []
+    trial.tally.certificates["confirmed"] += 1
+    return trial.claim(radius, "accepted certificate")
