@@ -23,8 +23,8 @@ MOST_SIGNS = 4096  # bytes that an open node keeps of its parent
 # The sum of n products is off by at most about n * 2**-53 of the sum of their absolute values, for any order of
 # summation; 32 covers the chained passes, the lines' own rounding and the widening of the bounds they rest on.
 UNIT = 32 * 2.0**-53
-# A product below 2**-1022 is off by 2**-1074, or by all of it where such numbers are flushed to zero: in a value as if it
-# were not below FLOOR, in a coefficient of a form by at most SMALLEST for each unit of what it multiplies.
+# A product below 2**-1022 is off by 2**-1074, or by all of it where such numbers are flushed to zero. In a value that
+# is as if it were FLOOR at least, in a coefficient of a form at most SMALLEST for each unit of what it multiplies.
 FLOOR = 2.0**-960
 SMALLEST = 2.0**-1000
 

@@ -179,7 +179,7 @@ def _scan_points(
     # A function has no error that is known: its own scores count, but for ties.
     met = {number: float(value) for number, value in peaks.values.items()}
     error = None if rounding is None else rounding.error(met, level.t)
-    safe = _decided(batcher, scores, labels, make, error)
+    safe = _decided(batcher, level.domain, scores, labels, make, error)
     reduced = reduce_points(scores, labels, (count, width, rows_each), safe)
     return replace(
         reduced,
@@ -191,12 +191,18 @@ def _scan_points(
 
 
 def _decided(
-    batcher: Batcher, scores: Tensor, labels: Tensor, make: Callable[[Tensor], Tensor], error: Error | None
+    batcher: Batcher,
+    domain: Domain,
+    scores: Tensor,
+    labels: Tensor,
+    make: Callable[[Tensor], Tensor],
+    error: Error | None,
 ) -> Tensor:
     """Whether the network's own source decides for the label, bool ``[rows]``.
 
-    Beyond the band around zero any two evaluations decide alike. Closer points are run by the source itself; margins
-    within round-off of zero there are ties.
+    Beyond the band around zero any two evaluations decide alike. For closer points the band is worked out once more,
+    from their own values. What is still inside is run by the source itself; margins within round-off of zero there are
+    ties.
     """
     margin = margins(scores, labels)
     if error is None:
@@ -204,8 +210,14 @@ def _decided(
     safe = margin > error.band
     close = (~safe & ~(margin < -error.band)).nonzero()[:, 0]
     for rows in close.split(max(1, batcher.rows)) if len(close) else ():
-        own = batcher.network.source_scores(make(rows))
-        safe[rows] = (margins(own, labels[rows].cpu()) > round_off(own)).to(safe.device)
+        x = make(rows)
+        near = round_off_of(batcher.network, domain, x.flatten(1))
+        band = error.band if near is None else min(error.band, near.error({}, 0).band)
+        safe[rows] = margin[rows] > band
+        open_ = (~(margin[rows].abs() > band)).nonzero()[:, 0]  # also if nothing is known of the errors
+        if len(open_):
+            own = batcher.network.source_scores(x[open_])
+            safe[rows[open_]] = (margins(own, labels[rows[open_]].cpu()) > round_off(own)).to(safe.device)
     return safe
 
 
