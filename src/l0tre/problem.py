@@ -234,8 +234,8 @@ def _describe(settings: Settings, reason: str) -> dict[str, str]:
     kind = "sampled" if settings.sample else settings.guarantee
     arithmetic = {
         "certified": ARITHMETIC,
-        "lipschitz": "real arithmetic between the grid's points, whose margins are float32 beyond round-off",
-        "grid": "float32 as the network computes, margins beyond round-off",
+        "lipschitz": "real arithmetic; margins at the grid's points less their float32 errors, or in float64",
+        "grid": "float32 as the network's own source computes, ties left open",
         "sampled": "none",
     }
     return {"kind": kind, "arithmetic": arithmetic[kind], **({"note": reason} if reason else {})}
