@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 __all__ = ["EXACT", "Constants", "Decimals", "decimals", "real_arithmetic"]
@@ -119,6 +120,11 @@ def _mean(s: Settings, _: Constants, x: Decimals) -> Decimals:
     return result
 
 
+def _round(s: Settings, _: Constants, x: Decimals) -> Decimals:
+    found = torch.from_numpy(x.astype(np.float64)).to(getattr(torch, s["to"]))
+    return decimals(found.double().numpy())
+
+
 def _pad(s: Settings, _: Constants, x: Decimals) -> Decimals:
     # From the last dimension to the first.
     pairs = list(zip(s["padding"][::2], s["padding"][1::2], strict=True))
@@ -162,6 +168,7 @@ EXACT: Mapping[str, Callable[..., Decimals]] = {
     "avg_pool": _avg_pool,
     "mean": _mean,
     "pad": _pad,
+    "round": _round,
     "reshape": lambda s, _c, x: x.reshape(s["shape"]),
     "transpose": lambda s, _c, x: x.transpose(s["order"]),
     "nothing": lambda _s, _c, x: x,

@@ -65,6 +65,7 @@ IDEAS: Mapping[str, Idea] = {
     "deep_picture": Idea(partial(layers.picture, deep=True), "image", first=True, alone=True),
     "layout": Idea(layers.layout, first=True),
     "product": Idea(layers.product, bounded=False),
+    "rounded": Idea(layers.rounded, bounded=False),
     "inner_softmax": Idea(partial(layers.inner_softmax, "softmax"), bounded=False),
     "inner_log_softmax": Idea(partial(layers.inner_softmax, "log_softmax"), bounded=False),
 }

@@ -34,6 +34,7 @@ __all__ = [
     "relu",
     "reshape",
     "residual",
+    "rounded",
     "transpose",
 ]
 
@@ -324,6 +325,12 @@ def picture(d: Draft, *, deep: bool) -> None:
 def product(d: Draft) -> None:
     """A product of two values that both depend on the input."""
     residual("mul", d)
+
+
+def rounded(d: Draft) -> None:
+    """Values in half precision for a moment: no function of real numbers that could be bounded."""
+    affine(d)
+    d.add("round", to="float16" if d.onnx else d.draw.choice(["float16", "bfloat16"]))
 
 
 def inner_softmax(kind: str, d: Draft) -> None:

@@ -139,6 +139,11 @@ def _pad(w: Writer, op: Op, x: str) -> str:
     return w.node("Pad", x, w.ints(pads), w.weight(np.float32(op.settings["value"])))
 
 
+def _round(w: Writer, op: Op, x: str) -> str:
+    types = {"float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
+    return w.node("Cast", w.node("Cast", x, to=types[op.settings["to"]]), to=TensorProto.FLOAT)
+
+
 def _with_axes(w: Writer, kind: str, x: str, axes: list[int]) -> str:
     return w.node(kind, x, w.ints(axes)) if w.opset >= AXES_AS_INPUT else w.node(kind, x, axes=axes)
 
@@ -192,6 +197,7 @@ ONNX: Mapping[str, Emit] = {
     "avg_pool": _avg_pool,
     "mean": _mean,
     "pad": _pad,
+    "round": _round,
     "reshape": _reshape,
     "transpose": _transpose,
     "nothing": _nothing,

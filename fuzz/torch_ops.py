@@ -193,6 +193,7 @@ TORCH: Mapping[str, Callable[..., Tensor]] = {
     "avg_pool": _avg_pool,
     "mean": lambda s, _c, x: x.mean([dim + 1 for dim in s["dims"]], keepdim=s["keepdim"]),
     "pad": lambda s, _c, x: F.pad(x, s["padding"], value=s["value"]),
+    "round": lambda s, _c, x: x.to(getattr(torch, s["to"])).to(x.dtype),
     "reshape": _reshape,
     "transpose": _transpose,
     "nothing": lambda s, _c, x: NOTHING[s["how"]](x),
