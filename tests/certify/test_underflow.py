@@ -49,22 +49,24 @@ def test_a_chain_through_subnormal_numbers_proves_nothing(tmp_path: Path) -> Non
     assert l0tre.verify(network, torch.ones(1), 0, radius=1, certificate=certificate).answer != "safe"
 
 
-def chain(weights: list[float]) -> Graph:
+def chain(weights: list[float], *, curved: bool = True) -> Graph:
     builder, top = GraphBuilder((1,)), 0
     for weight in weights:
         tensors = {"weight": torch.tensor([[weight]], dtype=torch.float64)}
-        top = builder.add("relu", [builder.add("linear", [top], tensors)])
+        top = builder.add("linear", [top], tensors)
+        top = builder.add("relu", [top]) if curved else top
     return builder.build(top)
 
 
+@pytest.mark.parametrize("curved", [True, False])
 @pytest.mark.parametrize(
     "weights",
     [[2.0**-600, 2.0**-474, 2.0**1000], [2.0**1000, 2.0**-537, 2.0**-537]],
     ids=["in a value", "in a coefficient"],
 )
-def test_both_rounding_terms_cover_what_is_lost(weights: list[float]) -> None:
+def test_both_rounding_terms_cover_what_is_lost(weights: list[float], curved: bool) -> None:
     """A product of 3 * 2**-1074 by 2**1000: computed backwards or forwards it is off by up to 2**-75."""
-    graph, domain = chain(weights), make_domain((1,))
+    graph, domain = chain(weights, curved=curved), make_domain((1,))
     slack = float(make_plan(graph, domain, torch.device("cpu")).slack[-1])
     again = float(make_bounder(graph, torch.ones(1), domain, torch.arange(1), torch.device("cpu"), 2**20).slack[-1])
     assert min(slack, again) >= 2.0**-75
@@ -72,3 +74,14 @@ def test_both_rounding_terms_cover_what_is_lost(weights: list[float]) -> None:
     ordinary = chain([0.5, 2.0])
     assert float(make_plan(ordinary, domain, torch.device("cpu")).slack[-1]) < 1e-10
     assert max(FLOOR, LEAST) < 1e-280
+
+
+def test_a_bias_that_cancels_counts_with_what_it_was_summed_from() -> None:
+    """1e8 and -1e8 + 1 give 1; the error of that sum is one of 1e8."""
+    builder = GraphBuilder((1,))
+    wide = {"bias": torch.tensor([1.0], dtype=torch.float64), "bias_terms": torch.tensor([2e8], dtype=torch.float64)}
+    graph = builder.build(builder.add("linear", [0], {"weight": torch.ones(1, 1), **wide}))
+    domain = make_domain((1,))
+    slack = float(make_plan(graph, domain, torch.device("cpu")).slack[-1])
+    again = float(make_bounder(graph, torch.ones(1), domain, torch.arange(1), torch.device("cpu"), 2**20).slack[-1])
+    assert min(slack, again) >= 2e8 * 2.0**-52

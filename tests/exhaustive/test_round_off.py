@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import l0tre
 from l0tre.domain import make_domain
+from l0tre.exhaustive.engine import choose_engine, make_scanner
 from l0tre.exhaustive.scan import make_level, scan
 from l0tre.memory import Batcher
 from l0tre.model.graph import Graph, run
@@ -196,6 +197,9 @@ def test_peaks_leave_out_what_pads_a_max_pool() -> None:
     peaks.see(0, torch.tensor([-3.0, 1.0]))
     peaks.see(0, torch.tensor([]))
     assert float(peaks.values[0]) == 3.0
+    peaks.see(1, torch.tensor([-3.0, 1.0]), relu=True)
+    peaks.see(1, torch.tensor([-3.0, -1.0]), relu=True)
+    assert float(peaks.values[1]) == 1.0
     peaks.see(0, torch.tensor([torch.nan]))
     assert torch.isnan(peaks.values[0])
 
@@ -240,3 +244,52 @@ def test_close_points_are_the_sources_to_decide(own: float, points: int) -> None
     assert sum(map(len, asked)) == points
     # At 1.0 the third network decides otherwise for certain, whatever its source says of other points.
     assert chunk.safe[0].tolist() == [own > 1, True, True]
+
+
+class Spot(nn.Module):
+    """Inner values are large only where pixels change, alone or two together."""
+
+    def __init__(self, pixels: int) -> None:
+        super().__init__()
+        self.look, self.raise_ = nn.Conv2d(1, 1, (1, pixels)), nn.Conv2d(1, 1, 1)
+        self.out = nn.Linear(4 * (5 - pixels), 2)
+        for conv, weight, bias in ((self.look, 1.0, 0.5 - pixels), (self.raise_, 1e7, 0.0)):
+            conv.weight.data.fill_(weight)
+            assert conv.bias is not None
+            conv.bias.data.fill_(bias)
+        self.out.weight.data.fill_(1.0)
+        self.out.bias.data = torch.tensor([100.0, 0.0])
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.out(torch.flatten(torch.relu(self.raise_(torch.relu(self.look(x)))), 1))
+        return y
+
+
+@pytest.mark.parametrize("pixels", [1, 2])
+def test_values_that_only_changes_raise_count(pixels: int) -> None:
+    network = l0tre.load(Spot(pixels), input_shape=(1, 4, 4), device="cpu")
+    assert network.graph is not None
+    domain, grid = make_domain((1, 4, 4)), torch.tensor([0.0, 1.0]).view(1, 2, 1).expand(16, -1, -1)
+    level, batcher = make_level(domain, grid, pixels), Batcher(network, 2**24)
+    engine = choose_engine(network, domain, grid)
+    assert engine.locality is not None
+    scanner = make_scanner(engine, level, batcher, 2**24)[0]
+    chunk = scanner.prepare(torch.zeros(1, 16), torch.tensor([0]))(0, level.sets)
+    assert network.literal is not None
+    rounding = make_round_off(network.literal, *domain.box, domain.members, torch.zeros(1, 16))
+    # At the image itself nothing is above zero, so nothing is lost.
+    assert rounding.error({}, 0).margin < 1e-3
+    alone, together = ({0: float(pixels), 1: peak} for peak in (0.0, 5e6))
+    unseen, seen = (2**pixels * rounding.error(peaks, pixels).margin for peaks in (alone, together))
+    assert 1.1 * unseen < seen <= chunk.error
+
+
+def test_what_margins_lose_between_points_is_taken_off_in_float64_too() -> None:
+    """Grid margins of 0.005 in float64 between points that are 0.1 apart: not safe, though float32 cannot tell."""
+    module = Vector(1e5)
+    module.out.bias.data = torch.tensor([0.5, 0.0])
+    network = l0tre.load(module, input_shape=(4,), device="cpu")
+    domain = make_domain((4,), low=0.0, high=0.495)
+    options = {"domain": domain, "max_t": 1, "attack": 0, "guarantee": "lipschitz"}
+    for epsilon, lower in ((0.1, 0), (1e-3, 1)):
+        assert l0tre.evaluate(network, torch.zeros(1, 4), [0], epsilon=epsilon, **options).images[0].lower == lower

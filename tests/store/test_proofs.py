@@ -209,3 +209,31 @@ def test_a_damaged_proof_is_one_clear_error(damage: str, tmp_path: Path) -> None
     with pytest.raises(StoreError, match="restore it from a copy") as caught:
         l0tre.resume(folder, network)
     assert "\n" not in str(caught.value)
+
+
+def test_a_run_is_not_gone_on_with_by_other_operations(tmp_path: Path) -> None:
+    """The same weights with another activation are another network."""
+    torch.manual_seed(0)
+    bounded, plain = (
+        nn.Sequential(nn.Linear(6, 8), middle, nn.Linear(8, 2)) for middle in (nn.Hardtanh(-0.01, 0.01), nn.Identity())
+    )
+    plain.load_state_dict(bounded.state_dict())
+    first, second = (l0tre.load(module, input_shape=(6,), device="cpu") for module in (bounded, plain))
+    x = torch.full((1, 6), 0.5)
+    l0tre.evaluate(first, x, max_t=1, guarantee="certified", out=tmp_path / "run")
+    with pytest.raises(StoreError, match="operations differ"):
+        l0tre.resume(tmp_path / "run", second)
+
+
+def test_modules_without_a_graph_differ_by_their_code() -> None:
+    class One(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.sort(x, 1).values[:, :2]
+
+    class Two(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.sort(x, 1).values[:, 1:3]
+
+    found = [l0tre.load(kind(), input_shape=(4,), device="cpu") for kind in (One, Two, One)]
+    assert all(network.graph is None for network in found)
+    assert found[0].fingerprint == found[2].fingerprint != found[1].fingerprint

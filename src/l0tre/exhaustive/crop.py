@@ -128,8 +128,9 @@ def base_values(plan: LocalPlan, images: Tensor) -> Base:
     head = values[plan.tail - 1]
     base = Base(tuple(values[place] for place in range(plan.cut + 1)), head if plan.head == "map" else head.flatten(1))
     for place, number in plan.bends.items():
+        node = plan.graph.nodes[place]
         if place <= plan.cut:
-            base.peaks.see(number, base.maps[plan.graph.nodes[place].inputs[0]])
+            base.peaks.see(number, base.maps[node.inputs[0]], relu=node.op == "relu")
     return base
 
 
@@ -372,6 +373,6 @@ def finish(plan: LocalPlan, head: Tensor, peaks: Peaks) -> Tensor:
     for place, node in enumerate(plan.graph.nodes[plan.tail :], start=plan.tail):
         if place in plan.bends:
             for source in node.inputs:
-                peaks.see(plan.bends[place], values[source])
+                peaks.see(plan.bends[place], values[source], relu=node.op == "relu")
         values[place] = run_node(node, *(values[source] for source in node.inputs))
     return values[len(plan.graph.nodes) - 1]

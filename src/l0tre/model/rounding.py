@@ -49,12 +49,15 @@ class Peaks:
 
     values: dict[int, Tensor] = field(default_factory=dict)
 
-    def see(self, number: int, value: Tensor) -> None:
-        """Look at values; minus infinity, which pads max pools, is not counted."""
+    def see(self, number: int, value: Tensor, *, relu: bool = False) -> None:
+        """Look at values: of what a ReLU reads only those above zero count, and minus infinity pads max pools."""
         if not value.numel():
             return
-        low, high = torch.aminmax(value)
-        largest = torch.maximum(low.nan_to_num(nan=torch.nan, neginf=0.0).abs(), high.abs())
+        if relu:
+            largest = value.amax().clamp(min=0)
+        else:
+            low, high = torch.aminmax(value)
+            largest = torch.maximum(low.nan_to_num(nan=torch.nan, neginf=0.0).abs(), high.abs())
         before = self.values.get(number)
         self.values[number] = largest if before is None else torch.maximum(before, largest)
 
@@ -99,7 +102,7 @@ class RoundOff:
         graph: The operations as the source has them, in float64.
         largest: ``input_shape``, the largest absolute values of the domain.
         own: By number of an operation that is not linear, the images' own largest absolute values at what it reads,
-            ``[1, *shape]`` for each of its inputs.
+            ``[1, *shape]`` for each of its inputs; for a ReLU the largest values.
         reached: Likewise bool ``[1 + strips, *shape]``: nothing, then what the groups of each strip reach.
         known: Errors that were worked out.
     """
@@ -151,7 +154,11 @@ class RoundOff:
                     own, reached = self.own[number][slot], self.reached[number][slot][strips.to(size.device)]
                     peak = own.new_tensor(peaks.get(number, math.inf))
                     limit = torch.where(reached, torch.maximum(own, peak), own)
-                    inputs[slot] = (torch.minimum(size, limit), worst, square)
+                    if node.op == "relu":
+                        # Far enough below zero nothing goes on, errors neither.
+                        worst = worst.masked_fill(limit < -worst, 0.0)
+                        square = square.masked_fill(limit < -LIKELY * square.sqrt(), 0.0)
+                    inputs[slot] = (torch.minimum(size, limit.clamp(min=0)), worst, square)
                 known[place] = _bend(node, inputs)
             else:
                 known[place] = _linear(node, self.graph, inputs)
@@ -188,8 +195,7 @@ def make_round_off(graph: Graph, low: Tensor, high: Tensor, groups: Tensor, imag
     for place, node in enumerate(graph.nodes[1:], start=1):
         inputs = [values[source] for source in node.inputs]
         if place in numbers:
-            finite = [value.masked_fill(value == -math.inf, 0.0) for value, _ in inputs]  # what pads a max pool
-            own[numbers[place]] = [value.abs().amax(0, keepdim=True) for value in finite]
+            own[numbers[place]] = [_magnitude(node, value).amax(0, keepdim=True) for value, _ in inputs]
             reached[numbers[place]] = [touched for _, touched in inputs]
         values[place] = (
             run_node(node, *(value for value, _ in inputs)),
@@ -200,6 +206,11 @@ def make_round_off(graph: Graph, low: Tensor, high: Tensor, groups: Tensor, imag
                 del values[source]
     largest = torch.maximum(low.abs(), high.abs()).to(device, torch.float64).view(shape)
     return RoundOff(graph, largest, own, reached)
+
+
+def _magnitude(node: Node, value: Tensor) -> Tensor:
+    """The values that a ReLU reads, the absolute values that others do, without what pads a max pool."""
+    return value if node.op == "relu" else value.abs().masked_fill(value == -math.inf, 0.0)
 
 
 def _reach(node: Node, touched: list[Tensor]) -> Tensor:
