@@ -404,3 +404,15 @@ def test_programs_that_do_not_fit(tmp_path: Path) -> None:
     for batch in (1, 3, None):
         with pytest.raises(UnsupportedOperationError, match="batch dimension"):
             import_pt2(save(export(Applied(lambda x: x.flatten().relu()), (4,), batch), path))
+
+
+def test_views_of_what_was_made_contiguous(tmp_path: Path) -> None:
+    """A file says of a copy that it is contiguous, which is about memory and left out."""
+
+    class Turned(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.permute(0, 2, 1).contiguous().view(x.shape[0], 6)
+
+    for decomposed in (False, True):
+        program = export(Turned(), (2, 3), None, decomposed)
+        check(save(program, tmp_path / f"{decomposed}.pt2"), Turned(), (2, 3))

@@ -20,6 +20,7 @@ _DYNAMIC_BATCH = 2_147_483_647
 # Largest constant that may be computed while importing (a file could ask for any size).
 _MAX_ELEMENTS = 2**28
 _CASTS = frozenset(("aten._to_copy.default", "aten.to.dtype", "aten.to.dtype_layout", "aten.to.device"))
+_VIEWS = frozenset(("aten.view.default", "aten._unsafe_view.default"))
 _LAYOUT = frozenset(("device", "layout", "memory_format", "pin_memory"))
 
 
@@ -323,5 +324,9 @@ def _run_batch(program: Program, x: Tensor) -> Tensor:
             continue
         # ``None`` also stands for places and layouts that were left out.
         given = {name: value for name, value in bound.items() if value is not None or name not in _LAYOUT}
-        values[call.name] = _operator(call.target)(**given)
+        if call.target in _VIEWS:
+            # Where memory formats are left out, a view may not fit any more.
+            values[call.name] = given["self"].reshape(given["size"])
+        else:
+            values[call.name] = _operator(call.target)(**given)
     return cast(Tensor, values[program.output_name])
