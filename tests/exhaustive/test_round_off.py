@@ -189,6 +189,10 @@ def test_errors_know_values_that_were_met() -> None:
     assert rounding.error({}, 1).worst >= small.worst
     assert rounding.error(dict.fromkeys(range(2), 1.0), 2).worst > small.worst
     assert without_peaks(network.literal, image) == rounding.error({}, 1).worst
+    alone = make_round_off(network.literal, *domain.box, None, image)
+    assert alone.error({}, 0) == rounding.error({}, 0)
+    with pytest.raises(ValueError, match="groups"):
+        alone.error({}, 1)
 
 
 def test_peaks_leave_out_what_pads_a_max_pool() -> None:

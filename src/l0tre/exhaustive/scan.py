@@ -211,8 +211,9 @@ def _decided(
     close = (~safe & ~(margin < -error.band)).nonzero()[:, 0]
     for rows in close.split(max(1, batcher.rows)) if len(close) else ():
         x = make(rows)
-        near = round_off_of(batcher.network, domain, x.flatten(1))
-        band = error.band if near is None else min(error.band, near.error({}, 0).band)
+        assert batcher.network.literal is not None
+        near = make_round_off(batcher.network.literal, *domain.box, None, x.flatten(1))
+        band = min(error.band, near.error({}, 0).band)
         safe[rows] = margin[rows] > band
         open_ = (~(margin[rows].abs() > band)).nonzero()[:, 0]  # also if nothing is known of the errors
         if len(open_):

@@ -358,7 +358,7 @@ def _unit_points(shape: tuple[int, ...]) -> Tensor:
 
 def _float32_band(literal: Graph, x: Tensor) -> float:
     ends = torch.zeros_like(x[0]), torch.ones_like(x[0])
-    band = make_round_off(literal, *ends, torch.arange(x[0].numel())[:, None], x.flatten(1)).error({}, 0).band
+    band = make_round_off(literal, *ends, None, x.flatten(1)).error({}, 0).band
     return band if math.isfinite(band) else 0.0
 
 

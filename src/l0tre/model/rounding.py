@@ -104,6 +104,7 @@ class RoundOff:
         own: By number of an operation that is not linear, the images' own largest absolute values at what it reads,
             ``[1, *shape]`` for each of its inputs; for a ReLU the largest values.
         reached: Likewise bool ``[1 + strips, *shape]``: nothing, then what the groups of each strip reach.
+        changes: Whether groups may change.
         known: Errors that were worked out.
     """
 
@@ -111,6 +112,7 @@ class RoundOff:
     largest: Tensor
     own: Mapping[int, list[Tensor]]
     reached: Mapping[int, list[Tensor]]
+    changes: bool
     known: dict[tuple[tuple[int, float], ...], Error] = field(default_factory=dict, repr=False)
 
     def error(self, peaks: Mapping[int, float], t: int) -> Error:
@@ -120,7 +122,12 @@ class RoundOff:
             peaks: By number of the operation the largest absolute value that it reads at any point. Where none is
                 given, it follows from the layers before.
             t: How many groups change.
+
+        Raises:
+            ValueError: If groups change that were not named.
         """
+        if t and not self.changes:
+            raise ValueError("the groups that change were not given")
         finite = {number: peak for number, peak in peaks.items() if math.isfinite(peak)}
         rounded = {number: PEAK ** math.ceil(math.log(peak, PEAK)) for number, peak in finite.items() if peak > 0}
         key = (*sorted(rounded.items()), (-1, float(t)))
@@ -169,14 +176,15 @@ class RoundOff:
 
 
 @torch.inference_mode()
-def make_round_off(graph: Graph, low: Tensor, high: Tensor, groups: Tensor, images: Tensor) -> RoundOff:
+def make_round_off(graph: Graph, low: Tensor, high: Tensor, groups: Tensor | None, images: Tensor) -> RoundOff:
     """Get ready to bound the round-off around some images.
 
     Args:
         graph: The operations as the source has them, in float64.
         low: ``input_shape``, smallest values of the domain.
         high: Likewise the largest.
-        groups: int64 ``[groups, width]``, positions of each group's values in the flattened input.
+        groups: int64 ``[groups, width]``, positions of each group's values in the flattened input; ``None`` if only the
+            images themselves are of interest, with none changed.
         images: float32 ``[images, values]``, on the device to compute on.
 
     Returns:
@@ -184,9 +192,9 @@ def make_round_off(graph: Graph, low: Tensor, high: Tensor, groups: Tensor, imag
     """
     device, shape = images.device, graph.input_shape
     graph = graph.to(device, torch.float64)
-    count = min(STRIPS, len(groups))
-    strips = torch.zeros(1 + count, images.shape[1], dtype=torch.bool, device=device)
-    for strip, some in enumerate(groups.to(device).tensor_split(count), start=1):
+    parts = () if groups is None else groups.to(device).tensor_split(min(STRIPS, len(groups)))
+    strips = torch.zeros(1 + len(parts), images.shape[1], dtype=torch.bool, device=device)
+    for strip, some in enumerate(parts, start=1):
         strips[strip, some.flatten()] = True
     numbers, last = bends(graph), graph.last_use()
     own: dict[int, list[Tensor]] = {}
@@ -205,7 +213,7 @@ def make_round_off(graph: Graph, low: Tensor, high: Tensor, groups: Tensor, imag
             if last[source] == place:
                 del values[source]
     largest = torch.maximum(low.abs(), high.abs()).to(device, torch.float64).view(shape)
-    return RoundOff(graph, largest, own, reached)
+    return RoundOff(graph, largest, own, reached, groups is not None)
 
 
 def _magnitude(node: Node, value: Tensor) -> Tensor:
