@@ -121,7 +121,7 @@ def test_a_run_does_not_go_on_with_another_network(tmp_path: Path, kind: str) ->
             database.execute("UPDATE meta SET value = ? WHERE key = 'config'", (json.dumps(config),))
         database.close()
     before = shown(out)
-    word = "there is no file" if kind == "missing" else "weights differ"
+    word = "there is no file" if kind == "missing" else "operations differ"
     check_error(l0tre("evaluate", out, "--resume"), word, "tiny.onnx")
     assert shown(out) == before
 

@@ -153,7 +153,9 @@ def _check_same(folder: Path, network: Network, data: Dataset, options: Mapping[
     config, inputs = read_config(folder), read_inputs(folder)
     other = "give what it was begun with, or another --out"
     if config["model"]["fingerprint"] != network.fingerprint:
-        raise StoreError(f"{folder} holds a run of another network than {network.name} (its weights differ): {other}")
+        raise StoreError(
+            f"{folder} holds a run of another network than {network.name} (its weights or operations differ): {other}"
+        )
     if inputs.indices != data.indices or not torch.equal(inputs.images, data.images):
         raise StoreError(
             f"{folder} holds a run on {len(inputs.indices)} images, not on the {len(data.indices)} asked for: {other}"
