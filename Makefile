@@ -24,9 +24,10 @@ demo: $(READY)  ## evaluate the bundled network on real digits and write runs/de
 
 test: lint types unit  ## lint, type-check, run the tests
 
-lint: $(READY)  ## ruff
+lint: $(READY)  ## ruff, and the layers of packages (import-linter)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 
 types: $(READY)  ## mypy --strict
 	$(BIN)/mypy

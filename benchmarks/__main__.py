@@ -19,8 +19,8 @@ from torch import Tensor, nn
 import l0tre
 from benchmarks.networks import cifar_attack, dnn_0, sdnn
 from l0tre.domain import Colours, make_domain, make_grid
-from l0tre.exhaustive.engine import Engine, Scanner, choose_engine, make_scanner
-from l0tre.exhaustive.scan import Level, make_level
+from l0tre.exhaustive.grid_scan import Level, make_level
+from l0tre.exhaustive.scanner import Engine, Scanner, choose_engine, make_scanner
 from l0tre.memory import Batcher, default_budget
 from l0tre.model.network import Network
 

@@ -8,8 +8,8 @@ from torch import nn
 
 import l0tre
 from l0tre.domain import make_domain, make_grid
-from l0tre.exhaustive.engine import choose_engine, make_scanner
-from l0tre.exhaustive.scan import make_level
+from l0tre.exhaustive.grid_scan import make_level
+from l0tre.exhaustive.scanner import choose_engine, make_scanner
 from l0tre.memory import Batcher, default_budget
 
 

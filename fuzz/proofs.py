@@ -11,21 +11,21 @@ import l0tre
 from fuzz.calibrate import Flip
 from fuzz.compare import MEMORY, SECONDS, Complaint, Trial, evaluated, muted, words
 from fuzz.regions import Space, box_nodes, cell_nodes, held
-from l0tre.certify.bound import bound
-from l0tre.certify.certificate import make_certificate
-from l0tre.certify.check import spread_of
-from l0tre.certify.check_cover import make_regions
-from l0tre.certify.check_cover import make_tree as make_checked_tree
-from l0tre.certify.clusters.behind import above
-from l0tre.certify.clusters.margins import lower_bounds
-from l0tre.certify.nodes import Nodes
+from l0tre.certify.boxes.box_bounds import lower_bounds
+from l0tre.certify.boxes.head import above
+from l0tre.certify.cells.cell_search import CellSearch
+from l0tre.certify.checker.certificate import make_certificate
+from l0tre.certify.checker.check import spread_of
+from l0tre.certify.checker.cover import make_regions
+from l0tre.certify.checker.cover import make_tree as make_checked_tree
+from l0tre.certify.checker.margins import lower_margins, make_bounder
 from l0tre.certify.prover import Prover, make_prover
-from l0tre.certify.rebound import lower_margins, make_bounder
-from l0tre.certify.search import Search
+from l0tre.certify.regions.nodes import Nodes
+from l0tre.certify.relax.bounds import bound
 from l0tre.errors import CertificateError
-from l0tre.loop import drive
+from l0tre.evaluation.driver import drive
+from l0tre.evaluation.problem import Settings, make_problem, start
 from l0tre.memory import Batcher
-from l0tre.problem import Settings, make_problem, start
 
 __all__ = ["try_certified"]
 
@@ -48,7 +48,7 @@ def try_certified(trial: Trial) -> list[Complaint]:
         search.spent = 2**62  # sums at once, as after many nodes
         complaints += _look(trial, space, _walk(search), "parts of a search")
         complaints += _probe_prover(trial, space, search, flips, t)
-        if prover.can_cluster(t):
+        if prover.can_use_boxes(t):
             trial.tally.clustered += 1
             complaints += _probe_clusters(trial, prover, space, flips, t)
         complaints += _probe_checker(trial, space, flips, t)
@@ -73,10 +73,10 @@ def _route(trial: Trial) -> tuple[int, list[Nodes]]:
     return lower, found
 
 
-def _walk(search: Search) -> list[Nodes]:
+def _walk(search: CellSearch) -> list[Nodes]:
     """What a search proves if nothing that it finds stops it."""
     found = []
-    for _ in range(max(4, WORK // len(search.scene.plan.graph.nodes))):
+    for _ in range(max(4, WORK // len(search.instance.plan.graph.nodes))):
         if not search.open():
             break
         found.append(search.step().proved)
@@ -97,12 +97,12 @@ def _around(space: Space, flips: Sequence[Flip], t: int) -> list[Nodes]:
     return [nodes for nodes in (box_nodes(space, flips, t), cell_nodes(space, flips, t)) if nodes is not None]
 
 
-def _probe_prover(trial: Trial, space: Space, search: Search, flips: Sequence[Flip], t: int) -> list[Complaint]:
+def _probe_prover(trial: Trial, space: Space, search: CellSearch, flips: Sequence[Flip], t: int) -> list[Complaint]:
     for nodes in _around(space, flips, t):
         trial.tally.probes += len(nodes)
         for touching in (True, False):
             with torch.inference_mode():
-                proved = bound(search.scene, nodes, search.row_bytes, touching=touching).proved
+                proved = bound(search.instance, nodes, search.row_bytes, touching=touching).proved
             if bool(proved.any()):
                 return [_complaint("prover's bounds", space, nodes.pick(proved), flips)]
     return []
@@ -113,7 +113,7 @@ def _probe_clusters(trial: Trial, prover: Prover, space: Space, flips: Sequence[
     if nodes is None:
         return []
     trial.tally.probes += len(nodes)
-    ground = prover.search_clusters(t, *_image(trial), [None]).ground
+    ground = prover.search_boxes(t, *_image(trial), [None]).windowed
     with torch.inference_mode():
         proved = above(ground, nodes.image, lower_bounds(ground, nodes)[0], t)
     return [_complaint("clusters' bounds", space, nodes.pick(proved), flips)] if bool(proved.any()) else []

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from fuzz.calibrate import Flip
-from l0tre.certify.nodes import Nodes
-from l0tre.certify.tree import Tree
+from l0tre.certify.regions.nodes import Nodes
+from l0tre.certify.regions.tree import Tree
 from l0tre.domain import Domain
 
 __all__ = ["Space", "box_nodes", "cell_nodes", "held"]

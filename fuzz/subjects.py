@@ -12,7 +12,8 @@ from torch import Tensor
 from fuzz.ideas import IDEAS
 from fuzz.net import Draft, Net, Shape
 from fuzz.truth import Normalisation
-from l0tre.domain import Domain, channel_axis, make_domain
+from l0tre.domain import Domain, make_domain
+from l0tre.layout import channel_axis
 
 __all__ = ["GUARANTEES", "SOURCES", "Subject", "make_subject"]
 

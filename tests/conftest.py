@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from l0tre.zoo import store
+from l0tre.zoo import weights_store as store
 
 torch.set_num_threads(1)
 

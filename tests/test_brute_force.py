@@ -10,8 +10,8 @@ from torch import nn
 
 import l0tre
 from l0tre.domain import make_domain, make_grid
-from l0tre.exhaustive.scan import make_level, scan
-from l0tre.exhaustive.sets import unrank
+from l0tre.exhaustive.grid_scan import make_level, scan
+from l0tre.exhaustive.subsets import unrank
 from l0tre.memory import Batcher
 from tests.tools import SAMPLE_BYTES, brute_force, plain_network, tiny_module
 

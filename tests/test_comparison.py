@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 import l0tre
-from l0tre.comparison import compare_entrants, name_networks
+from l0tre.api.compare import compare_entrants, name_networks
 from l0tre.errors import ConfigError, StoreError
-from l0tre.results import Excluded, Guarantee, ImageBounds, Snapshot
-from l0tre.standings import Comparison, Split, compare_snapshots
+from l0tre.evaluation.results import Excluded, Guarantee, ImageBounds, Snapshot
+from l0tre.evaluation.standings import Comparison, Split, compare_snapshots
 from l0tre.store import read_snapshot
 from tests.tools import plain_network, tiny_module
 

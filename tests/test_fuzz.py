@@ -25,8 +25,8 @@ from fuzz.subjects import GUARANTEES, SOURCES, Subject, make_subject
 from fuzz.tally import Tally
 from fuzz.torch_ops import TORCH
 from fuzz.truth import ENDS, Truth
-from l0tre.certify.nodes import root, split_boxes, split_cells
-from l0tre.certify.tree import make_tree
+from l0tre.certify.regions.nodes import root, split_boxes, split_cells
+from l0tre.certify.regions.tree import make_tree
 from l0tre.domain import make_domain
 from l0tre.model.aten import OPERATORS as ATEN_OPERATORS
 from l0tre.model.graph import OPERATIONS, Graph, run

@@ -7,20 +7,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from l0tre.api import anytime, evaluate, resume, resume_anytime
-    from l0tre.attacks.api import attack, attack_details
-    from l0tre.attacks.results import Attacked
-    from l0tre.certify.certificate import read_certificate
-    from l0tre.certify.check import CheckResult, check
-    from l0tre.comparison import Comparison, compare
+    from l0tre.api.attack import attack, attack_details
+    from l0tre.api.compare import Comparison, compare
+    from l0tre.api.evaluate import anytime, evaluate, resume, resume_anytime
+    from l0tre.api.load import load
+    from l0tre.api.sensitivity import Sensitivity, sensitivity
+    from l0tre.api.verify import Verdict, verify
+    from l0tre.attacks.attacked import Attacked
+    from l0tre.certify.checker.certificate import read_certificate
+    from l0tre.certify.checker.check import CheckResult, check
     from l0tre.data import Dataset, load_data
     from l0tre.domain import Domain, make_domain
     from l0tre.errors import L0treError
-    from l0tre.model.load import load
+    from l0tre.evaluation.results import ImageBounds, Snapshot, Witness
     from l0tre.model.network import Network
-    from l0tre.results import ImageBounds, Snapshot, Witness
-    from l0tre.sensitivities import Sensitivity, sensitivity
-    from l0tre.verification import Verdict, verify
 
 __version__ = "0.1.0"
 
@@ -55,20 +55,20 @@ __all__ = [
 
 # Imported when first asked for, so that the command line can set torch up before it is loaded.
 _HOMES = {
-    "l0tre.api": ("anytime", "evaluate", "resume", "resume_anytime"),
-    "l0tre.attacks.api": ("attack", "attack_details"),
-    "l0tre.attacks.results": ("Attacked",),
-    "l0tre.certify.certificate": ("read_certificate",),
-    "l0tre.certify.check": ("CheckResult", "check"),
-    "l0tre.comparison": ("Comparison", "compare"),
+    "l0tre.api.evaluate": ("anytime", "evaluate", "resume", "resume_anytime"),
+    "l0tre.api.attack": ("attack", "attack_details"),
+    "l0tre.attacks.attacked": ("Attacked",),
+    "l0tre.certify.checker.certificate": ("read_certificate",),
+    "l0tre.certify.checker.check": ("CheckResult", "check"),
+    "l0tre.api.compare": ("Comparison", "compare"),
     "l0tre.data": ("Dataset", "load_data"),
     "l0tre.domain": ("Domain", "make_domain"),
     "l0tre.errors": ("L0treError",),
-    "l0tre.model.load": ("load",),
+    "l0tre.api.load": ("load",),
     "l0tre.model.network": ("Network",),
-    "l0tre.results": ("ImageBounds", "Snapshot", "Witness"),
-    "l0tre.sensitivities": ("Sensitivity", "sensitivity"),
-    "l0tre.verification": ("Verdict", "verify"),
+    "l0tre.evaluation.results": ("ImageBounds", "Snapshot", "Witness"),
+    "l0tre.api.sensitivity": ("Sensitivity", "sensitivity"),
+    "l0tre.api.verify": ("Verdict", "verify"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from l0tre.errors import ConfigError, DataError
+from l0tre.layout import channel_axis
 
 __all__ = ["Colours", "Domain", "GridKind", "Groups", "Range", "axis_points", "make_domain", "make_grid"]
 
@@ -205,13 +206,6 @@ def _range(value: Range, shape: tuple[int, ...], what: str) -> Tensor:
     if not torch.isfinite(array).all():
         raise ConfigError(f"{what} holds a value that is not finite")
     return _per_value(array, shape, what)
-
-
-def channel_axis(shape: tuple[int, ...]) -> int | None:
-    """Which axis of an image shape holds the channels; ``None`` for vectors and plain ``(H, W)``."""
-    if len(shape) != 3:
-        return None
-    return 2 if shape[2] <= 4 < shape[0] else 0
 
 
 def _per_value(array: Tensor, shape: tuple[int, ...], what: str) -> Tensor:

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 import l0tre
-from l0tre.adapters import compare as module
-from l0tre.adapters.compare import OWN, Comparison, compare, judge
+from l0tre.adapters import compare_attacks as module
+from l0tre.adapters.attack_picture import write_picture
+from l0tre.adapters.attack_summary import common_images, make_rows, to_dict, write_files
+from l0tre.adapters.compare_attacks import OWN, Comparison, compare, judge
 from l0tre.adapters.peers import PEERS, Peer
-from l0tre.adapters.picture import write_picture
-from l0tre.adapters.summary import common_images, make_rows, to_dict, write_files
 from l0tre.domain import make_domain
 from l0tre.errors import ConfigError, DataError, MissingExtraError
 from tests.adapters.linear import SHAPE, fewest_changes, make_case, make_network

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from l0tre.attacks.results import Attacked
+from l0tre.attacks.attacked import Attacked
 from l0tre.domain import Domain, make_domain
 from l0tre.model.network import Network
 from tests.tools import plain_network

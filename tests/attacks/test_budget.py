@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from l0tre.adapters.counting import Counting
-from l0tre.attacks.api import attack_details
+from l0tre.api.attack import attack_details
+from l0tre.attacks.attacked import Attacked
 from l0tre.attacks.auto import METHODS
-from l0tre.attacks.results import Attacked
 from l0tre.domain import make_domain
 from tests.attacks.cases import Linear, check_result, make_linear, with_forward
 from tests.tools import plain_network

@@ -5,7 +5,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from l0tre.attacks.api import attack_details
+from l0tre.api.attack import attack_details
 from l0tre.domain import make_domain
 from tests.attacks.cases import GROUPS, RANGES, SHAPES, Linear, Undecided, check_result, make_linear
 

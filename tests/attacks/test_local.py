@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from l0tre.attacks import local as searching
+from l0tre.attacks import local_search as searching
 from l0tre.attacks.auto import METHODS
 from l0tre.attacks.chains import NARROWING, begin, pick, survivors
 from l0tre.attacks.meter import Meter
-from l0tre.attacks.search import _fewer
+from l0tre.attacks.random_search import _fewer
 from l0tre.attacks.task import Task
 from tests.attacks.cases import Conjunction, Linear, make_linear
 from tests.tools import plain_network

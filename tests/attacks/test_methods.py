@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from l0tre.attacks.auto import METHODS, schedule
 from l0tre.attacks.drive import carry_out
 from l0tre.attacks.meter import Meter
-from l0tre.attacks.search import _round, _Walk
+from l0tre.attacks.random_search import _round, _Walk
 from l0tre.attacks.task import Task, rounded
 from l0tre.domain import Domain, make_domain
-from l0tre.exhaustive.upper import flipped
+from l0tre.exhaustive.accumulate import flipped
 from l0tre.model.network import margins
 from tests.attacks.cases import RANGES, count_changed, make_linear
 from tests.tools import plain_network

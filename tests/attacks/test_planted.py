@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from l0tre.attacks.api import attack_details
+from l0tre.api.attack import attack_details
 from l0tre.domain import make_domain
 from tests.attacks.cases import Conjunction, Gate, check_result
 from tests.certify.oracle import exact_distance

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 import l0tre
-from l0tre.attacks.api import attack, attack_details
+from l0tre.api.attack import attack, attack_details
 from l0tre.attacks.auto import METHODS
 from l0tre.domain import make_domain
 from l0tre.errors import ConfigError, DataError, ModelError

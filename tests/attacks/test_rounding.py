@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from l0tre.attacks.api import attack_details
+from l0tre.api.attack import attack_details
 from l0tre.attacks.auto import METHODS
 from l0tre.attacks.task import rounded
 from l0tre.domain import make_domain

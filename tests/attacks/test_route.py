@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import l0tre
-from l0tre.api import anytime, resume
+from l0tre.api.evaluate import anytime, resume
 from l0tre.errors import ConfigError
 from l0tre.store import read_snapshot
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from l0tre.certify import check as check_module
-from l0tre.certify.certificate import Certificate, make_certificate
-from l0tre.certify.check import check
+from l0tre.certify.checker import check as check_module
+from l0tre.certify.checker.certificate import Certificate, make_certificate
+from l0tre.certify.checker.check import check
 from l0tre.domain import Domain, make_domain
 from l0tre.errors import CertificateError
 from l0tre.model.graph import Graph, GraphBuilder, run

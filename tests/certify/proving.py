@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from l0tre.certify.bound import bound, input_ranges
-from l0tre.certify.nodes import Nodes
-from l0tre.certify.plan import make_plan
-from l0tre.certify.scene import Scene, make_scene
-from l0tre.certify.search import Search
-from l0tre.certify.tree import Tree, make_tree
+from l0tre.certify.cells.cell_search import CellSearch
+from l0tre.certify.regions.nodes import Nodes
+from l0tre.certify.regions.tree import Tree, make_tree
+from l0tre.certify.relax.bounds import bound, input_ranges
+from l0tre.certify.relax.instance import Instance, make_instance
+from l0tre.certify.relax.plan import make_plan
 from l0tre.domain import Domain
 from l0tre.memory import Batcher
 from l0tre.model.graph import Graph, run, run_node
@@ -67,14 +67,14 @@ def variant(seed: int, number: int) -> Case:
         return settled(case, Graph(nodes), image, domain, draw.choice([0.2, 0.4, 0.6, 0.8, 1.1, 1.4]))
 
 
-def make(case: Case, t: int, *, tables: int = TABLES, windows: bool = True) -> Scene:
-    """The scene of a case; without windows every row is carried as a whole."""
+def make(case: Case, t: int, *, tables: int = TABLES, windows: bool = True) -> Instance:
+    """The instance of a case; without windows every row is carried as a whole."""
     assert case.network.exact is not None
     plan = make_plan(case.network.exact, case.domain, CPU)
     if not windows:
-        plan = replace(plan, reach={}, matrices={})
+        plan = replace(plan, receptive_fields={}, matrices={})
     tree = make_tree(case.domain, case.network.exact)
-    return make_scene(plan, tree, case.domain, case.image.flatten()[None], torch.tensor([case.label]), t, tables)
+    return make_instance(plan, tree, case.domain, case.image.flatten()[None], torch.tensor([case.label]), t, tables)
 
 
 def groups_of(tree: Tree, cell: int) -> list[int]:
@@ -171,16 +171,18 @@ def true_margins(case: Case, x: Tensor) -> Tensor:
     return scores[:, [case.label]] - scores[:, others]
 
 
-def check_bounds(case: Case, scene: Scene, nodes: Nodes, rng: np.random.Generator, row_bytes: int = ROWS) -> Tensor:
+def check_bounds(
+    case: Case, instance: Instance, nodes: Nodes, rng: np.random.Generator, row_bytes: int = ROWS
+) -> Tensor:
     """Assert that bounds and ranges of nodes hold at points inside; returns the bounds ``[nodes, classes - 1]``."""
-    lower = bound(scene, nodes, row_bytes).margins
-    ranges = input_ranges(scene, nodes, row_bytes)
+    lower = bound(instance, nodes, row_bytes).margins
+    ranges = input_ranges(instance, nodes, row_bytes)
     assert bool(torch.isfinite(lower).all())
     for row in range(len(nodes)):
-        x = points_in(case, scene.tree, nodes, row, rng)
+        x = points_in(case, instance.tree, nodes, row, rng)
         least = true_margins(case, x).amin(0)
-        assert bool((lower[row] - scene.slack[0] <= least + 1e-12).all()), f"bound {lower[row]}, margin {least}"
-        values = layer_values(scene.plan.graph, x)
+        assert bool((lower[row] - instance.slack[0] <= least + 1e-12).all()), f"bound {lower[row]}, margin {least}"
+        values = layer_values(instance.plan.graph, x)
         for position, (low, high) in ranges.items():
             inside = (values[position] >= low[row] - 1e-12) & (values[position] <= high[row] + 1e-12)
             assert bool(inside.all()), f"a value of layer {position} is outside its range"
@@ -195,22 +197,22 @@ class Outcome:
     proved: tuple[tuple[Nodes, Tensor], ...]
     witness: Tensor | None
     shares: tuple[Fraction, ...]
-    search: Search
+    search: CellSearch
 
 
-def start(case: Case, t: int, *, tables: int = TABLES, budget: int = 2**24) -> Search:
+def start(case: Case, t: int, *, tables: int = TABLES, budget: int = 2**24) -> CellSearch:
     """A search that has all sets of the case's image before it."""
     search = waiting(case, t, tables=tables, budget=budget)
     search.begin(0)
     return search
 
 
-def waiting(case: Case, t: int, *, tables: int = TABLES, budget: int = 2**24) -> Search:
+def waiting(case: Case, t: int, *, tables: int = TABLES, budget: int = 2**24) -> CellSearch:
     """A search with nothing to do yet."""
-    return Search(make(case, t, tables=tables), case.domain, Batcher(case.network, 2**26), t, budget)
+    return CellSearch(make(case, t, tables=tables), case.domain, Batcher(case.network, 2**26), t, budget)
 
 
-def pursue(search: Search, steps: int = 40, before: Fraction = Fraction(0)) -> Outcome:
+def pursue(search: CellSearch, steps: int = 40, before: Fraction = Fraction(0)) -> Outcome:
     """Take steps until the search is decided or has had enough of them."""
     proved: list[tuple[Nodes, Tensor]] = []
     shares = [before]

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import l0tre
-from l0tre.domain import Domain, channel_axis, make_domain
+from l0tre.domain import Domain, make_domain
+from l0tre.layout import channel_axis
 from l0tre.model.graph import Graph
 from l0tre.model.network import Network, margins
 

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 import l0tre
-from l0tre.certify import search as search_module
-from l0tre.certify.additive import apart, can_add, make_singles, sum_proves
-from l0tre.certify.nodes import Nodes
+from l0tre.certify.cells import cell_search as search_module
+from l0tre.certify.cells.additive import apart, can_add, make_losses, sum_proves
 from l0tre.certify.prover import Prover, make_prover
+from l0tre.certify.regions.nodes import Nodes
 from l0tre.domain import make_domain
 from l0tre.memory import Batcher
 from l0tre.model.graph import run
@@ -39,26 +39,26 @@ def test_sums_are_below_every_margin_of_pixels_that_are_apart(channels: int, str
     images = torch.rand(2, channels * 36, generator=generator)
     labels = network.scores(images.view(-1, channels, 6, 6)).argmax(1)
     search = prover.search(2, images, labels, [None, None], [None, None])
-    assert can_add(search.scene)
-    scene, tree = search.scene, search.scene.tree
-    singles = make_singles(scene, search.low, search.high, 64, 2**22)
+    assert can_add(search.instance)
+    instance, tree = search.instance, search.instance.tree
+    singles = make_losses(instance, search.low, search.high, 64, 2**22)
     slots = (tree.order >= 0).nonzero()[:, 0]
     pairs = torch.tensor(list(itertools.combinations(slots.tolist(), 2))) + tree.slots
     nodes = Nodes(torch.arange(2).repeat_interleave(len(pairs)), pairs.repeat(2, 1))
     far = apart(singles, nodes)
     assert 0 < int(far.sum()) < len(nodes)
     nodes = nodes.pick(far)
-    bounds, _ = sum_proves(scene, singles, nodes)
+    bounds, _ = sum_proves(instance, singles, nodes)
     assert network.exact is not None
     closest = torch.inf
     for _ in range(60):
-        x = scene.images[nodes.image].clone()
-        for column in scene.members[nodes.cells - tree.slots].flatten(1).T:
+        x = instance.images[nodes.image].clone()
+        for column in instance.members[nodes.cells - tree.slots].flatten(1).T:
             values = torch.rand(len(nodes), generator=generator, dtype=torch.float64)
             values = torch.where(torch.rand(len(nodes), generator=generator) < 0.5, values.round(), values)
             x.scatter_(1, column[:, None], values[:, None])
         scores = run(network.exact, x.view(-1, channels, 6, 6))
-        margins = torch.einsum("nrc,nc->nr", scene.rows[nodes.image], scores)
+        margins = torch.einsum("nrc,nc->nr", instance.rows[nodes.image], scores)
         assert bool((bounds <= margins + 1e-9).all())
         closest = min(closest, float((margins - bounds).min()))
     assert closest < 0.2  # the sums are bounds, and close ones
@@ -93,5 +93,5 @@ def test_a_dense_layer_with_a_relu_behind_the_windows_does_not_add_up() -> None:
     image = torch.rand(1, 36)
     label = network.scores(image.view(1, 1, 6, 6)).argmax(1)
     search = prover_of(network).search(2, image, label, [None], [None], sums=True)
-    assert not can_add(search.scene)
+    assert not can_add(search.instance)
     assert not search.adds

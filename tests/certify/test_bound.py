@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from l0tre.certify import bound as bound_module
-from l0tre.certify.bound import bound
-from l0tre.certify.nodes import Nodes
-from l0tre.certify.scene import Scene, make_scene
-from l0tre.certify.worst import worst_inputs
+from l0tre.certify.regions.nodes import Nodes
+from l0tre.certify.relax import bounds as bound_module
+from l0tre.certify.relax.bounds import bound
+from l0tre.certify.relax.concretize import minimizing_inputs
+from l0tre.certify.relax.instance import Instance, make_instance
 from l0tre.domain import make_domain
 from l0tre.model.graph import GraphBuilder
 from tests.certify.proving import (
@@ -34,8 +34,8 @@ SEEDS = range(6 * len(KINDS))
 VARIANTS = range(4)  # 312 cases with the seeds
 
 
-def nodes_of(case: Case, scene: Scene, t: int, rng: np.random.Generator, count: int = 5) -> list[Nodes]:
-    return [cell_nodes(scene.tree, t, rng, count), box_nodes(scene.tree, case.domain, t, rng, count)]
+def nodes_of(case: Case, instance: Instance, t: int, rng: np.random.Generator, count: int = 5) -> list[Nodes]:
+    return [cell_nodes(instance.tree, t, rng, count), box_nodes(instance.tree, case.domain, t, rng, count)]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -44,10 +44,10 @@ def test_bounds_and_ranges_hold(seed: int) -> None:
     for number in VARIANTS:
         case, rng = variant(seed, number), np.random.default_rng([seed, number])
         t = 1 + (seed // len(KINDS) + number) % min(3, case.domain.groups)
-        scene, bare = make(case, t), make(case, t, tables=0)
+        instance, bare = make(case, t), make(case, t, tables=0)
         assert not bare.tables
-        for nodes in nodes_of(case, scene, t, rng):
-            first = check_bounds(case, scene, nodes, rng)
+        for nodes in nodes_of(case, instance, t, rng):
+            first = check_bounds(case, instance, nodes, rng)
             second = check_bounds(case, bare, nodes, rng, row_bytes=ROWS if number % 2 else 1)
             if nodes.low is not None:
                 assert torch.allclose(first, second, atol=ROUNDING)
@@ -57,13 +57,13 @@ def test_bounds_and_ranges_hold(seed: int) -> None:
 def test_the_worst_input_lies_in_the_node_and_above_its_bound(seed: int) -> None:
     case, rng = variant(seed, 1), np.random.default_rng(seed)
     t = min(2, case.domain.groups)
-    scene = make(case, t)
+    instance = make(case, t)
     low, high = case.domain.low.double(), case.domain.high.double()
-    for nodes in nodes_of(case, scene, t, rng):
-        bounds = bound(scene, nodes, ROWS)
+    for nodes in nodes_of(case, instance, t, rng):
+        bounds = bound(instance, nodes, ROWS)
         for number in range(bounds.margins.shape[1]):
             rows = torch.full((len(nodes),), number)
-            inputs = worst_inputs(scene, nodes, bounds.form, rows, low, high)
+            inputs = minimizing_inputs(instance, nodes, bounds.form, rows, low, high)
             assert bool(((inputs >= case.domain.low) & (inputs <= case.domain.high)).all())
             truth = true_margins(case, inputs)[:, number]
             assert bool((bounds.margins[:, number] <= truth + 1e-5).all())  # inputs are rounded to float32
@@ -75,13 +75,13 @@ def test_the_worst_input_lies_in_the_node_and_above_its_bound(seed: int) -> None
                 }
                 cells = nodes.cells[row].tolist()
                 for cell in set(cells):
-                    inside = changed.intersection(groups_of(scene.tree, cell))
+                    inside = changed.intersection(groups_of(instance.tree, cell))
                     assert len(inside) <= cells.count(cell)
                     changed -= inside
                 assert not changed
 
 
-def linear_minimum(case: Case, scene: Scene, nodes: Nodes, row: int) -> Tensor:
+def linear_minimum(case: Case, instance: Instance, nodes: Nodes, row: int) -> Tensor:
     """The exact least margins ``[classes - 1]`` of a network without bends, by sorting what each group can take."""
     x = case.image.flatten().double()
     own = true_margins(case, x[None])[0]
@@ -90,7 +90,7 @@ def linear_minimum(case: Case, scene: Scene, nodes: Nodes, row: int) -> Tensor:
     cells = nodes.cells[row].tolist()
     for cell in dict.fromkeys(cells):
         takes = []
-        for group in groups_of(scene.tree, cell):
+        for group in groups_of(instance.tree, cell):
             place = case.domain.members[group, : case.domain.sizes[group]]
             low, high = case.domain.low[place].double(), case.domain.high[place].double()
             if nodes.low is not None and nodes.high is not None:
@@ -108,10 +108,10 @@ def test_bounds_of_a_linear_network_are_exact(seed: int) -> None:
         case, rng = variant(seed, number), np.random.default_rng([seed, number])
         assert case.kind == "linear"
         for t in range(1, min(4, case.domain.groups) + 1):
-            scene = make(case, t)
-            for nodes in nodes_of(case, scene, t, rng, 8):
-                margins = bound(scene, nodes, ROWS).margins
-                wanted = torch.stack([linear_minimum(case, scene, nodes, row) for row in range(len(nodes))])
+            instance = make(case, t)
+            for nodes in nodes_of(case, instance, t, rng, 8):
+                margins = bound(instance, nodes, ROWS).margins
+                wanted = torch.stack([linear_minimum(case, instance, nodes, row) for row in range(len(nodes))])
                 assert torch.allclose(margins, wanted, rtol=0, atol=ROUNDING)
 
 
@@ -125,20 +125,20 @@ def wide_seed(build: str, how: str) -> int:
 def test_bounds_hold_where_neurons_see_windows(build: str, how: str) -> None:
     case, rng = wide_case(build, how, wide_seed(build, how)), np.random.default_rng(0)
     for t, tables in ((1, TABLES), (2, 0), (3, TABLES)):
-        scene = make(case, t, tables=tables)
+        instance = make(case, t, tables=tables)
         # Many splits mix cells that are there several times with cells that a window does not meet.
-        check_bounds(case, scene, cell_nodes(scene.tree, t, rng, 6, 0.1), rng)
-        check_bounds(case, scene, box_nodes(scene.tree, case.domain, t, rng, 3), rng)
+        check_bounds(case, instance, cell_nodes(instance.tree, t, rng, 6, 0.1), rng)
+        check_bounds(case, instance, box_nodes(instance.tree, case.domain, t, rng, 3), rng)
 
 
 @pytest.mark.parametrize("how", DOMAINS)
 def test_gaps_are_charged_to_pixels(how: str) -> None:
     """The cases above would show nothing about charging if none of them charged."""
     case, rng = wide_case("shallow", how, wide_seed("shallow", how), side=16), np.random.default_rng(0)
-    scene = make(case, 1)
-    nodes = cell_nodes(scene.tree, 1, rng, 6, 0.05)
-    check_bounds(case, scene, nodes, rng)
-    local = bound(scene, nodes, ROWS).form.local
+    instance = make(case, 1)
+    nodes = cell_nodes(instance.tree, 1, rng, 6, 0.05)
+    check_bounds(case, instance, nodes, rng)
+    local = bound(instance, nodes, ROWS).form.local
     assert local is not None
     assert bool((local <= 0).all())
     assert bool((local < 0).any())
@@ -149,13 +149,13 @@ def test_gaps_are_charged_to_pixels(how: str) -> None:
 def test_windows_and_whole_rows_agree(build: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case, rng = wide_case(build, how, wide_seed(build, how)), np.random.default_rng(0)
     t = 3
-    scene, whole = make(case, t), make(case, t, windows=False)
-    assert scene.plan.reach
-    assert not whole.plan.reach
+    instance, whole = make(case, t), make(case, t, windows=False)
+    assert instance.plan.receptive_fields
+    assert not whole.plan.receptive_fields
     # Without charging, which only windows allow, both are the same bounds.
-    monkeypatch.setattr(bound_module, "near", lambda *_: 0)
-    for nodes in (cell_nodes(scene.tree, t, rng, 4, 0.1), box_nodes(scene.tree, case.domain, t, rng, 2)):
-        margins = check_bounds(case, scene, nodes, rng, row_bytes=2**14)
+    monkeypatch.setattr(bound_module, "chargeable_pixels", lambda *_: 0)
+    for nodes in (cell_nodes(instance.tree, t, rng, 4, 0.1), box_nodes(instance.tree, case.domain, t, rng, 2)):
+        margins = check_bounds(case, instance, nodes, rng, row_bytes=2**14)
         assert torch.allclose(margins, bound(whole, nodes, ROWS).margins, atol=ROUNDING)
 
 
@@ -168,11 +168,11 @@ def test_several_images_are_bounded_as_one_at_a_time(seed: int) -> None:
     images = torch.cat([case.image.flatten()[None], low + torch.rand(2, len(low)) * (high - low)])
     classes = one.rows.shape[2]
     labels = torch.tensor([case.label, (case.label + 1) % classes, case.label])
-    several = make_scene(one.plan, one.tree, case.domain, images, labels, t, TABLES)
+    several = make_instance(one.plan, one.tree, case.domain, images, labels, t, TABLES)
     for nodes in nodes_of(case, one, t, rng):
         parts = []
         for row in range(3):
-            alone = make_scene(one.plan, one.tree, case.domain, images[[row]], labels[[row]], t, TABLES)
+            alone = make_instance(one.plan, one.tree, case.domain, images[[row]], labels[[row]], t, TABLES)
             parts.append(bound(alone, nodes, ROWS).margins)
         order = torch.from_numpy(rng.permutation(3 * len(nodes)))
         rows = torch.arange(3).repeat_interleave(len(nodes))[order]
@@ -194,6 +194,6 @@ def test_ranges_of_large_inputs_are_not_too_narrow_by_rounding() -> None:
     case = Case(torch.nn.Identity(), graph, as_network(graph), image, 0, domain, "large")
     rng = np.random.default_rng(0)
     for t in (1, 2, 3):
-        scene = make(case, t)
-        for nodes in nodes_of(case, scene, t, rng, 8):
-            check_bounds(case, scene, nodes, rng)
+        instance = make(case, t)
+        for nodes in nodes_of(case, instance, t, rng, 8):
+            check_bounds(case, instance, nodes, rng)

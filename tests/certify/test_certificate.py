@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from l0tre.certify.certificate import (
+from l0tre.certify.checker.certificate import (
     Certificate,
     domain_hash,
     image_hash,

@@ -12,11 +12,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from l0tre.certify import check as check_module
-from l0tre.certify.certificate import Certificate, read_certificate, write_certificate
-from l0tre.certify.check import check
-from l0tre.certify.check_cover import make_tree
-from l0tre.certify.rebound import make_bounder
+from l0tre.certify.checker import check as check_module
+from l0tre.certify.checker.certificate import Certificate, read_certificate, write_certificate
+from l0tre.certify.checker.check import check
+from l0tre.certify.checker.cover import make_tree
+from l0tre.certify.checker.margins import make_bounder
 from l0tre.domain import make_domain
 from l0tre.errors import CertificateError
 from l0tre.model.graph import Graph, GraphBuilder

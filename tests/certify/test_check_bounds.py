@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from l0tre.certify import rebound
-from l0tre.certify.certificate import Certificate
-from l0tre.certify.check import spread_of
-from l0tre.certify.check_cover import Regions, Tree, make_regions, make_tree
-from l0tre.certify.check_lines import make_lines
-from l0tre.certify.check_reach import Layers, make_layers
-from l0tre.certify.rebound import Bounder, lower_margins, make_bounder
+from l0tre.certify.checker import margins as rebound
+from l0tre.certify.checker.certificate import Certificate
+from l0tre.certify.checker.check import spread_of
+from l0tre.certify.checker.cover import Regions, Tree, make_regions, make_tree
+from l0tre.certify.checker.layers import Layers, make_layers
+from l0tre.certify.checker.lines import make_lines
+from l0tre.certify.checker.margins import Bounder, lower_margins, make_bounder
 from l0tre.domain import make_domain
 from l0tre.model.graph import Graph, GraphBuilder, Node, run, run_node
 from tests.certify.check_cases import CPU, Case, as_network, certify

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from l0tre.certify.certificate import make_certificate
-from l0tre.certify.check_cover import Regions, cover_boxes, cover_cells, make_regions, make_tree
+from l0tre.certify.checker.certificate import make_certificate
+from l0tre.certify.checker.cover import Regions, cover_boxes, cover_cells, make_regions, make_tree
 from l0tre.domain import make_domain
 from l0tre.errors import CertificateError
 from tests.certify.check_cases import (

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import l0tre
-from l0tre.certify.certificate import Certificate, read_certificate
-from l0tre.certify.check import CheckResult, check
-from l0tre.certify.check_cover import make_tree
+from l0tre.certify.checker.certificate import Certificate, read_certificate
+from l0tre.certify.checker.check import CheckResult, check
+from l0tre.certify.checker.cover import make_tree
 from l0tre.domain import make_domain
 from l0tre.errors import CertificateError
 from l0tre.model.graph import run

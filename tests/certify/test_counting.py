@@ -14,33 +14,34 @@ from torch import nn
 
 import l0tre
 from l0tre.certify import prover as prover_module
-from l0tre.certify import search as cells_module
-from l0tre.certify.bound import bound
-from l0tre.certify.clusters import far as far_module
-from l0tre.certify.clusters import near as near_module
-from l0tre.certify.clusters import search as clusters_module
-from l0tre.certify.clusters import survey as survey_module
-from l0tre.certify.clusters.search import ClusterSearch
-from l0tre.certify.nodes import Nodes, root, shares, split_boxes, split_cells
+from l0tre.certify.boxes import box_search as clusters_module
+from l0tre.certify.boxes import disjoint_pairs as far_module
+from l0tre.certify.boxes import first_pass as survey_module
+from l0tre.certify.boxes import overlapping_pairs as near_module
+from l0tre.certify.boxes.box_search import BoxSearch
+from l0tre.certify.cells import cell_search as cells_module
+from l0tre.certify.cells.cell_search import CellSearch, Step
+from l0tre.certify.proof import Proof
 from l0tre.certify.prover import Prover
-from l0tre.certify.scene import Halted
-from l0tre.certify.search import Search, Step
+from l0tre.certify.regions.nodes import Nodes, root, shares, split_boxes, split_cells
+from l0tre.certify.relax.bounds import bound
+from l0tre.certify.relax.instance import Halted
 from l0tre.errors import InternalError, L0treError, ModelError
 from l0tre.store import read_snapshot
-from tests.certify.clusters.cases import balanced, cluster_search, prover_of
-from tests.certify.clusters.recipes import RELU, Recipe, conv
+from tests.certify.boxes.cases import balanced, cluster_search, prover_of
+from tests.certify.boxes.recipes import RELU, Recipe, conv
 from tests.certify.proving import start
 from tests.certify.random_networks import Case, random_case
 
 FLAT = Recipe((1, 3, 4), (conv(2, 2), RELU))
 DEEP = Recipe((1, 3, 4), (conv(2, 2), RELU), (4,))
-SEARCHES: dict[str, type[Search] | type[ClusterSearch]] = {"cells": Search, "clusters": ClusterSearch}
+SEARCHES: dict[str, type[CellSearch] | type[BoxSearch]] = {"cells": CellSearch, "clusters": BoxSearch}
 MODULES = {"cells": cells_module, "clusters": clusters_module}
 
 
-def open_share(search: Search | ClusterSearch, row: int = 0) -> Fraction:
+def open_share(search: CellSearch | BoxSearch, row: int = 0) -> Fraction:
     """How many sets the open nodes of an image stand for."""
-    return sum((shares(search.scene.tree, part)[0] for part in search.left(row)), Fraction(0))
+    return sum((shares(search.instance.tree, part)[0] for part in search.left(row)), Fraction(0))
 
 
 # What calls come to: memory that does not do, with a halt behind it at once or after a call that works.
@@ -72,7 +73,7 @@ def leave_much_open(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(far_module, "HALVINGS", (0,))
 
 
-def check_conserved(search: Search | ClusterSearch, steps: int = 400) -> Fraction:
+def check_conserved(search: CellSearch | BoxSearch, steps: int = 400) -> Fraction:
     """Take steps; nothing may be lost or open twice after any of them."""
     proved = Fraction(0)
     for _ in range(steps):
@@ -86,7 +87,7 @@ def check_conserved(search: Search | ClusterSearch, steps: int = 400) -> Fractio
     return proved
 
 
-CELL_FAULTS = ("bound", "split_cells", "split_boxes", "worst_inputs", "from_table", "shares")
+CELL_FAULTS = ("bound", "split_cells", "split_boxes", "minimizing_inputs", "look_up_minima", "shares")
 
 
 @pytest.mark.parametrize("hinted", [False, True])
@@ -95,7 +96,7 @@ def test_cells_are_open_once_whatever_fails(name: str, hinted: bool, monkeypatch
     case = balanced(DEEP, 2, 2, 0.0, by=0.05)
     search = start(case, 2)
     if hinted:  # half of all cells are said to be hopeless, so that nodes are split before they are bounded
-        cells = torch.arange(1, 2 * search.scene.tree.slots, 2)[:, None]
+        cells = torch.arange(1, 2 * search.instance.tree.slots, 2)[:, None]
         search.hints[0] = Nodes(torch.zeros(len(cells), dtype=torch.int64), cells).keys()
     search.batch = 64
     seen = fail(monkeypatch, cells_module, name)
@@ -103,7 +104,7 @@ def test_cells_are_open_once_whatever_fails(name: str, hinted: bool, monkeypatch
     assert {NO_MEMORY, Halted} == set(seen)
 
 
-@pytest.mark.parametrize("name", ["make_singles", "sum_proves", "apart", "split_cells"])
+@pytest.mark.parametrize("name", ["make_losses", "sum_proves", "apart", "split_cells"])
 def test_cells_proved_by_sums_are_open_once_whatever_fails(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cells_module, "PATIENCE", 0)
     case = balanced(Recipe((1, 4, 6), (conv(2, 2), RELU)), 0, 2, 0.0, by=0.3)
@@ -117,7 +118,7 @@ def test_cells_proved_by_sums_are_open_once_whatever_fails(name: str, monkeypatc
     assert {NO_MEMORY, Halted} == set(seen)
 
 
-@pytest.mark.parametrize("name", ["survey", "lower_bounds", "above", "split_boxes", "margins", "shares"])
+@pytest.mark.parametrize("name", ["first_pass", "lower_bounds", "above", "split_boxes", "margins", "shares"])
 def test_boxes_of_clusters_are_open_once_whatever_fails(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     leave_much_open(monkeypatch)
     monkeypatch.setattr(clusters_module, "STEP_SECONDS", 0.01)
@@ -143,16 +144,18 @@ def test_cells_with_too_little_memory_for_a_node_say_so(monkeypatch: pytest.Monk
 def test_cells_that_were_only_split_are_surveyed_as_one() -> None:
     """Cells and boxes beside them, of which nothing is proved, become all sets once, not all sets and the boxes."""
     case = balanced(FLAT, 0, 2, 0.0, by=0.02)
-    by_cells, by_clusters = start(case, 2), cluster_search(case, 2)
+    by_cells, by_boxes = start(case, 2), cluster_search(case, 2)
     nodes = root(0, 2, torch.device("cpu"))
     while not by_cells.left(0)[1:]:
         by_cells.drop([0])
-        nodes = split_cells(by_cells.scene.tree, nodes.pick((by_cells.scene.tree.sizes[nodes.cells] > 1).any(1)))[0]
+        nodes = split_cells(by_cells.instance.tree, nodes.pick((by_cells.instance.tree.sizes[nodes.cells] > 1).any(1)))[
+            0
+        ]
         by_cells.go_on(0, [nodes])
-    by_clusters.drop([0])
-    by_clusters.go_on(0, by_cells.left(0))
-    assert open_share(by_clusters) == by_clusters.total
-    assert check_conserved(by_clusters) == by_clusters.total
+    by_boxes.drop([0])
+    by_boxes.go_on(0, by_cells.left(0))
+    assert open_share(by_boxes) == by_boxes.total
+    assert check_conserved(by_boxes) == by_boxes.total
 
 
 class Bump(nn.Module):
@@ -305,7 +308,7 @@ def test_an_image_is_proved_while_others_are_open(recipe: Recipe, monkeypatch: p
     options: dict[str, Any] = {"max_t": 2, "domain": case.domain, "guarantee": "certified", "attack": 0}
     alone = [l0tre.evaluate(case.network, images[row, None], labels[row, None], **options) for row in range(4)]
     monkeypatch.setattr(prover_module, "IMAGES", {"cpu": 4})
-    monkeypatch.setattr(prover_module, "CLUSTER_IMAGES", {"cpu": 4})
+    monkeypatch.setattr(prover_module, "BOX_IMAGES", {"cpu": 4})
     monkeypatch.setattr(clusters_module, "MOST_BOXES", {"cpu": 7})
     one_batch_a_step(monkeypatch)
     together = l0tre.evaluate(case.network, images, labels, **options)
@@ -316,11 +319,11 @@ def test_an_image_is_proved_while_others_are_open(recipe: Recipe, monkeypatch: p
 def middle(prover: Prover, case: Case, kind: str) -> tuple[Any, Fraction]:
     """A search at level 2 in the middle of its proof, and what it has proved."""
     images, labels = case.image.flatten()[None], torch.tensor([case.label])
-    search: Search | ClusterSearch
+    search: CellSearch | BoxSearch
     if kind == "cells":
         search = prover.search(2, images, labels, [None], [None])
     else:
-        search = prover.search_clusters(2, images, labels, [None])
+        search = prover.search_boxes(2, images, labels, [None])
     search.batch = 5
     proved = Fraction(0)
     while not proved:
@@ -358,9 +361,9 @@ def test_only_a_proof_that_adds_up_is_gone_on_with(kind: str, monkeypatch: pytes
     prover = prover_of(case)
     search, proved = middle(prover, case, kind)
     known = {"t": 2, "proved": proved, "total": math.comb(case.domain.groups, 2), "fronts": search.left(0)}
-    proof = prover_module.Proof(**known, nodes=9, tree=prover.tree.digest)
+    proof = Proof(**known, nodes=9, tree=prover.tree.digest)
     assert prover.can_go_on(proof, 2)
     assert not prover.can_go_on(proof, 1)
     for name, change in CHANGES.items():
-        wrong = prover_module.Proof(**{**vars(proof), **change(known)})
+        wrong = Proof(**{**vars(proof), **change(known)})
         assert not prover.can_go_on(wrong, 2), name

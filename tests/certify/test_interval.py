@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from l0tre.certify.interval import magnitude, step
-from l0tre.certify.support import LINEAR, SUPPORTED, reduce_graph, unsupported
+from l0tre.certify.relax.interval import magnitude, step
+from l0tre.certify.relax.supported import LINEAR, SUPPORTED, reduce_graph, unsupported
 from l0tre.errors import ModelError
 from l0tre.model.graph import Graph, GraphBuilder, Node, run, run_node
 

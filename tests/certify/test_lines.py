@@ -1,4 +1,4 @@
-"""Lines of the nonlinear operations: below and above the function on every range, whatever its size and place."""
+"""Relaxation of the nonlinear operations: below and above the function on every range, whatever its size and place."""
 
 import math
 from typing import Any
@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from l0tre.certify.lines import relax
+from l0tre.certify.relax.relaxation import relax
 from l0tre.model.graph import GraphBuilder, Node, run_node
 
 SIZES = [0.0, 5e-324, 1e-17, 1e-12, 1e-6, 9e-5, 1.1e-4, 0.01, 0.5, 3.0, 40.0, 1e3, 1e8]

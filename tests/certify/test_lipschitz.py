@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import l0tre
-from l0tre.certify.lipschitz import axis_gaps, group_costs
-from l0tre.certify.plan import make_plan
-from l0tre.certify.scene import Scene, make_scene
-from l0tre.certify.tree import make_tree
+from l0tre.certify.regions.tree import make_tree
+from l0tre.certify.relax.instance import Instance, make_instance
+from l0tre.certify.relax.lipschitz import axis_gaps, group_costs
+from l0tre.certify.relax.plan import make_plan
 from l0tre.domain import Colours, Domain, GridKind, make_domain, make_grid
 from l0tre.errors import ConfigError
 from l0tre.model.graph import Graph, GraphBuilder, run
@@ -32,12 +32,12 @@ def exact_graph(network: Network) -> Graph:
 
 def scene_of(
     graph: Graph, domain: Domain, images: Tensor, labels: list[int], t: int, table_bytes: int = 2**24
-) -> Scene:
+) -> Instance:
     plan = make_plan(graph, domain, CPU)
-    return make_scene(plan, make_tree(domain), domain, images.flatten(1), torch.tensor(labels), t, table_bytes)
+    return make_instance(plan, make_tree(domain), domain, images.flatten(1), torch.tensor(labels), t, table_bytes)
 
 
-def network_scene(module: nn.Module, domain: Domain, image: Tensor, label: int = 0, t: int = 1) -> Scene:
+def network_scene(module: nn.Module, domain: Domain, image: Tensor, label: int = 0, t: int = 1) -> Instance:
     network = l0tre.load(module.eval(), input_shape=domain.shape, device="cpu")
     return scene_of(exact_graph(network), domain, image[None], [label], t)
 
@@ -52,14 +52,14 @@ def one_by_one(curve: nn.Module, shifts: list[float]) -> nn.Module:
     return nn.Sequential(inner, curve, head)
 
 
-def slopes(scene: Scene, domain: Domain, t: int) -> Tensor:
+def slopes(instance: Instance, domain: Domain, t: int) -> Tensor:
     """The bound of every value's slope, ``[images, values]``, from costs that only one value of each group causes."""
-    result = torch.zeros(scene.images.shape, dtype=torch.float64)
+    result = torch.zeros(instance.images.shape, dtype=torch.float64)
     for column in range(domain.members.shape[1]):
         values = domain.members[:, column]
-        gaps = torch.zeros(scene.values, dtype=torch.float64)
+        gaps = torch.zeros(instance.values, dtype=torch.float64)
         gaps[values] = 2.0
-        costs = group_costs(scene, t, gaps, BUDGET)
+        costs = group_costs(instance, t, gaps, BUDGET)
         result[:, values] = costs
     return result
 
@@ -106,8 +106,8 @@ def test_no_derivative_is_larger(seed: int, t: int) -> None:
     case = random_case(seed)
     t = min(t, case.domain.groups)
     graph = exact_graph(case.network)
-    scene = scene_of(graph, case.domain, case.image[None], [case.label], t)
-    bounds = slopes(scene, case.domain, t)[0]
+    instance = scene_of(graph, case.domain, case.image[None], [case.label], t)
+    bounds = slopes(instance, case.domain, t)[0]
     free = case.domain.members.unique()
     found = derivatives(graph, changed(case.domain, case.image, t, 200, seed), case.label)[:, :, free]
     # Autograd rounds as well.
@@ -163,12 +163,12 @@ def test_the_bound_is_never_above_the_exact_minimum(seed: int) -> None:
 def test_fine_grids_come_close_to_the_exact_minimum() -> None:
     case = random_case(list(KINDS).index("dense"))
     graph, domain = exact_graph(case.network), case.domain
-    scene = scene_of(graph, domain, case.image[None], [case.label], 1)
+    instance = scene_of(graph, domain, case.image[None], [case.label], 1)
     truth = exact_minimum(graph, case.image, case.label, domain, (0,))[0]
     short = []
     for epsilon in (0.1, 0.01, 0.001):
         grid = make_grid(domain, epsilon)
-        cost = float(group_costs(scene, 1, axis_gaps(domain, grid), BUDGET)[0, 0])
+        cost = float(group_costs(instance, 1, axis_gaps(domain, grid), BUDGET)[0, 0])
         short.append(truth - (grid_minimum(graph, domain, grid, case.image, case.label, (0,)) - cost))
     assert 0 <= short[2] < 0.02 * short[0]
 
@@ -176,8 +176,8 @@ def test_fine_grids_come_close_to_the_exact_minimum() -> None:
 def test_a_spot_between_grid_points_is_paid_for() -> None:
     case = planted([5], [0.125])
     graph, grid = exact_graph(case.network), make_grid(case.domain, 0.25)
-    scene = scene_of(graph, case.domain, case.image[None], [case.label], 1)
-    costs = group_costs(scene, 1, axis_gaps(case.domain, grid), BUDGET)[0]
+    instance = scene_of(graph, case.domain, case.image[None], [case.label], 1)
+    costs = group_costs(instance, 1, axis_gaps(case.domain, grid), BUDGET)[0]
     least = grid_minimum(graph, case.domain, grid, case.image, case.label, (5,))
     assert least > 0  # the grid alone sees nothing
     assert least - costs[5] <= -0.1 + 1e-6
@@ -190,9 +190,9 @@ def test_a_spot_between_grid_points_is_paid_for() -> None:
 def test_ranges_decide_slopes(slope: float) -> None:
     """One neuron on its upper piece, one on its lower piece, one on both."""
     domain = make_domain((3,))
-    scene = network_scene(one_by_one(nn.LeakyReLU(slope), [0.5, -2.0, -0.5]), domain, torch.full((3,), 0.2), t=2)
+    instance = network_scene(one_by_one(nn.LeakyReLU(slope), [0.5, -2.0, -0.5]), domain, torch.full((3,), 0.2), t=2)
     expected = torch.tensor([1.0, abs(slope), max(1.0, abs(slope))]).double()
-    torch.testing.assert_close(slopes(scene, domain, 2)[0], expected, rtol=1e-8, atol=1e-200)
+    torch.testing.assert_close(slopes(instance, domain, 2)[0], expected, rtol=1e-8, atol=1e-200)
 
 
 def test_the_steepest_point_of_a_curve_counts() -> None:
@@ -224,12 +224,12 @@ def test_channels_and_masks() -> None:
     mask = torch.ones(3, 2, 2, dtype=torch.bool)
     mask[1, 0, 0] = mask[:, 1, 0] = False
     domain = make_domain((3, 2, 2), mask=mask)
-    scene = network_scene(nn.Sequential(nn.Flatten(), head), domain, torch.full((3, 2, 2), 0.5))
+    instance = network_scene(nn.Sequential(nn.Flatten(), head), domain, torch.full((3, 2, 2), 0.5))
     weight = (head.weight[0] - head.weight[1]).detach().double().abs().reshape(3, 4)
     gaps = torch.arange(1.0, 13.0).double().reshape(3, 4)
     shares = (weight * gaps / 2) * mask.reshape(3, 4)
     expected = shares.sum(0)[[0, 1, 3]]  # the third pixel never changes
-    found = group_costs(scene, 1, gaps.flatten(), BUDGET)
+    found = group_costs(instance, 1, gaps.flatten(), BUDGET)
     assert found.shape == (1, 3)
     assert found.dtype == torch.float64
     torch.testing.assert_close(found[0], expected, rtol=1e-7, atol=0)
@@ -282,8 +282,8 @@ def test_networks_that_are_not_finite_prove_nothing(value: float, place: str) ->
     hidden = builder.add("linear", [0], {"weight": tensors["first weight"], "bias": tensors["first bias"]})
     bent = builder.add("relu", [hidden])
     builder.add("linear", [bent], {"weight": tensors["last weight"], "bias": tensors["last bias"]})
-    scene = scene_of(Graph(tuple(builder.nodes)), make_domain((4,)), torch.zeros(1, 4), [0], 1)
-    costs = group_costs(scene, 1, torch.full((4,), 0.25), BUDGET)
+    instance = scene_of(Graph(tuple(builder.nodes)), make_domain((4,)), torch.zeros(1, 4), [0], 1)
+    costs = group_costs(instance, 1, torch.full((4,), 0.25), BUDGET)
     assert not (1e9 - costs > 0).any()
 
 
@@ -297,9 +297,9 @@ def test_a_network_that_ignores_its_input_costs_nothing() -> None:
 
 def test_gaps_of_another_size_are_refused() -> None:
     domain = make_domain((3,))
-    scene = network_scene(nn.Sequential(nn.Linear(3, 2)), domain, torch.zeros(3))
+    instance = network_scene(nn.Sequential(nn.Linear(3, 2)), domain, torch.zeros(3))
     with pytest.raises(ConfigError, match=r"shape \(2,\) .* 3 input values"):
-        group_costs(scene, 1, torch.ones(2), BUDGET)
+        group_costs(instance, 1, torch.ones(2), BUDGET)
 
 
 RANGES = make_domain((4,), low=torch.tensor([0.0, -1.0, 0.2, 0.0]), high=torch.tensor([1.0, 2.0, 0.2, 0.1]))

@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from l0tre.certify import bound as bound_module
-from l0tre.certify import search as search_module
-from l0tre.certify.lines import Lines, relax
-from l0tre.certify.nodes import Nodes, root, split_boxes, split_cells
-from l0tre.certify.plan import Reach
+from l0tre.certify.cells import cell_search as search_module
+from l0tre.certify.regions.nodes import Nodes, root, split_boxes, split_cells
+from l0tre.certify.relax import bounds as bound_module
+from l0tre.certify.relax.plan import ReceptiveField
+from l0tre.certify.relax.relaxation import Relaxation, relax
 from l0tre.domain import Domain, make_domain
 from l0tre.model.graph import Graph
 from l0tre.model.network import margins
@@ -62,7 +62,7 @@ def check_everything_is_proved() -> None:
     assert outcome.verdict == "safe"
     assert any(nodes.low is None and len(nodes) for nodes, _ in outcome.proved)
     assert any(nodes.depth is not None and int(nodes.depth.max()) > 1 for nodes, _ in outcome.proved if len(nodes))
-    tree = outcome.search.scene.tree
+    tree = outcome.search.instance.tree
     found: Counter[tuple[int, ...]] = Counter()
     for nodes, _ in outcome.proved:
         for row, cells in enumerate(nodes.cells.tolist()):
@@ -85,16 +85,16 @@ def check_random_bounds() -> None:
     for seed in range(2 * len(KINDS)):
         case, rng = random_case(seed), np.random.default_rng(seed)
         t = min(2, case.domain.groups)
-        scene = make(case, t)
-        check_bounds(case, scene, cell_nodes(scene.tree, t, rng, 6), rng)
-        check_bounds(case, scene, box_nodes(scene.tree, case.domain, t, rng, 4), rng)
+        instance = make(case, t)
+        check_bounds(case, instance, cell_nodes(instance.tree, t, rng, 6), rng)
+        check_bounds(case, instance, box_nodes(instance.tree, case.domain, t, rng, 4), rng)
 
 
 def check_charged_bounds() -> None:
     """Bounds hold where gaps are charged to pixels."""
     case, rng = wide_case("shallow", "pixel", side=10), np.random.default_rng(0)
-    scene = make(case, 1)
-    check_bounds(case, scene, cell_nodes(scene.tree, 1, rng, 40, 0.05), rng)
+    instance = make(case, 1)
+    check_bounds(case, instance, cell_nodes(instance.tree, 1, rng, 40, 0.05), rng)
 
 
 def check_witnesses() -> None:
@@ -113,12 +113,12 @@ def too_few_slots(patch: Patch) -> None:
 
 
 def too_low_a_level(patch: Patch) -> None:
-    full = search_module.Search
+    full = search_module.CellSearch
 
-    def one_less(scene: Any, domain: Domain, batcher: Any, t: int, budget: int) -> search_module.Search:
-        return full(scene, domain, batcher, max(1, t - 1), budget)
+    def one_less(instance: Any, domain: Domain, batcher: Any, t: int, budget: int) -> search_module.CellSearch:
+        return full(instance, domain, batcher, max(1, t - 1), budget)
 
-    patch.setattr(proving, "Search", one_less)
+    patch.setattr(proving, "CellSearch", one_less)
 
 
 def a_dropped_cell(patch: Patch) -> None:
@@ -137,7 +137,7 @@ def a_dropped_box(patch: Patch) -> None:
 
 
 def wrong_lines(how: Callable[[Tensor], Tensor], patch: Patch) -> None:
-    def changed(*args: Any, **options: Any) -> Lines:
+    def changed(*args: Any, **options: Any) -> Relaxation:
         lines = relax(*args, **options)
         return replace(lines, maps=how(lines.maps))
 
@@ -162,7 +162,7 @@ def other_domain(change: Callable[[Domain], Domain], patch: Patch) -> None:
     def mistaken(call: Callable[..., Any], place: int, *args: Any) -> Any:
         return call(*args[:place], change(args[place]), *args[place + 1 :])
 
-    for name, place in (("make_tree", 0), ("make_scene", 2), ("Search", 1)):
+    for name, place in (("make_tree", 0), ("make_instance", 2), ("CellSearch", 1)):
         patch.setattr(proving, name, partial(mistaken, getattr(proving, name), place))
 
 
@@ -176,10 +176,10 @@ def normalised(domain: Domain) -> Domain:
 
 
 def free_pixels(patch: Patch) -> None:
-    def nothing(self: Reach, values: Tensor, origin: Any, shape: tuple[int, int]) -> Tensor:  # noqa: ARG001
+    def nothing(self: ReceptiveField, values: Tensor, origin: Any, shape: tuple[int, int]) -> Tensor:  # noqa: ARG001
         return values.new_zeros(*values.shape[:-2], *shape)
 
-    patch.setattr(Reach, "spread", nothing)
+    patch.setattr(ReceptiveField, "spread", nothing)
 
 
 def turned_margins(patch: Patch) -> None:
@@ -249,9 +249,9 @@ def test_weights_that_are_no_numbers_prove_nothing(seed: int, value: float) -> N
     for wrong in broken(case, value):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(proving, "make_tree", lambda *_: tree)  # its halves follow from the weights
-            scene = make(wrong, 1)
+            instance = make(wrong, 1)
         for nodes in (cell_nodes(tree, 1, rng, 4), box_nodes(tree, case.domain, 1, rng, 4)):
-            found = bound_module.bound(scene, nodes, proving.ROWS)
+            found = bound_module.bound(instance, nodes, proving.ROWS)
             if value == 3e38:
                 # A number after all, so a proof must hold: large in the label's favour it can.
                 for row in found.proved.nonzero()[:, 0].tolist():

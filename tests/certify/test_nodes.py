@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from l0tre.certify.nodes import Nodes, join, root, shares, split_boxes, split_cells
-from l0tre.certify.tree import Tree, make_tree
+from l0tre.certify.regions.nodes import Nodes, join, root, shares, split_boxes, split_cells
+from l0tre.certify.regions.tree import Tree, make_tree
 from l0tre.domain import make_domain
 from tests.certify.proving import CPU, box_nodes, cell_nodes, groups_of, sets_of
 

@@ -9,10 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from l0tre.certify.check import spread_of
-from l0tre.certify.check_cover import make_regions, make_tree
-from l0tre.certify.check_lines import make_lines
-from l0tre.certify.rebound import lower_margins, make_bounder
+from l0tre.certify.checker.check import spread_of
+from l0tre.certify.checker.cover import make_regions, make_tree
+from l0tre.certify.checker.lines import make_lines
+from l0tre.certify.checker.margins import lower_margins, make_bounder
 from l0tre.domain import make_domain
 from l0tre.model.graph import GraphBuilder, Node, run, run_node
 from tests.certify.check_cases import (

@@ -14,17 +14,17 @@ from torch import nn
 
 import l0tre
 from l0tre.certify import prover as prover_module
-from l0tre.certify import route
-from l0tre.certify.clusters import far as far_module
-from l0tre.certify.clusters import near as near_module
-from l0tre.certify.clusters import search as clusters_module
-from l0tre.certify.clusters.search import ClusterSearch
-from l0tre.certify.search import Search
+from l0tre.certify.boxes import box_search as clusters_module
+from l0tre.certify.boxes import disjoint_pairs as far_module
+from l0tre.certify.boxes import overlapping_pairs as near_module
+from l0tre.certify.boxes.box_search import BoxSearch
+from l0tre.certify.cells.cell_search import CellSearch
 from l0tre.domain import make_domain
 from l0tre.errors import ConfigError, ModelError
+from l0tre.evaluation import proof_steps as route
 from l0tre.store import open_run
-from tests.certify.clusters.cases import balanced, make_case, prover_of
-from tests.certify.clusters.recipes import RELU, Recipe, conv
+from tests.certify.boxes.cases import balanced, make_case, prover_of
+from tests.certify.boxes.recipes import RELU, Recipe, conv
 from tests.certify.oracle import exact_distance
 from tests.certify.random_networks import planted, random_case
 
@@ -144,7 +144,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[str, int]]:
     """How many steps searches of both kinds took at each level."""
     counts: Counter[tuple[str, int]] = Counter()
 
-    def spy(kind: type[Search] | type[ClusterSearch], name: str) -> None:
+    def spy(kind: type[CellSearch] | type[BoxSearch], name: str) -> None:
         step = kind.step
 
         def counted(self: Any) -> Any:
@@ -153,8 +153,8 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[str, int]]:
 
         monkeypatch.setattr(kind, "step", counted)
 
-    spy(Search, "cells")
-    spy(ClusterSearch, "clusters")
+    spy(CellSearch, "cells")
+    spy(BoxSearch, "clusters")
     return counts
 
 
@@ -331,12 +331,12 @@ def test_certificates_are_made_of_cells(recipe: Recipe, tmp_path: Path, steps: C
 def test_levels_that_clusters_can_prove(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three pixels only where the scores follow the windows, and only so many sets; a block of images likewise."""
     flat, deep = (prover_of(make_case(recipe, 0, unit=True)) for recipe in (FLAT, DEEP))
-    assert [flat.can_cluster(t) for t in (1, 2, 3, 4)] == [True, True, True, False]
-    assert [deep.can_cluster(t) for t in (1, 2, 3)] == [True, True, False]
-    monkeypatch.setattr(prover_module, "CLUSTER_SETS", 66)
-    assert [flat.can_cluster(t) for t in (1, 2, 3)] == [True, True, False]
+    assert [flat.can_use_boxes(t) for t in (1, 2, 3, 4)] == [True, True, True, False]
+    assert [deep.can_use_boxes(t) for t in (1, 2, 3)] == [True, True, False]
+    monkeypatch.setattr(prover_module, "BOX_SETS", 66)
+    assert [flat.can_use_boxes(t) for t in (1, 2, 3)] == [True, True, False]
     assert flat.block(2, clusters=True) == 1
-    monkeypatch.setattr(prover_module, "CLUSTER_IMAGES", {"cpu": 64})
+    monkeypatch.setattr(prover_module, "BOX_IMAGES", {"cpu": 64})
     assert flat.block(2, clusters=True) == 64
     with monkeypatch.context() as patch:  # what is left open must fit into the memory
         patch.setattr(prover_module, "SET_BYTES", flat.memory // 660)
@@ -344,10 +344,10 @@ def test_levels_that_clusters_can_prove(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(prover_module, "BLOCK_SETS", 660)
     assert flat.block(2, clusters=True) == 10
     assert flat.block(3, clusters=True) == 3
-    assert prover_of(planted((1, 2), (0.9, 0.1), (2, 3, 3))).can_cluster(2)
-    assert not prover_of(random_case(0)).can_cluster(1)  # a network on vectors
+    assert prover_of(planted((1, 2), (0.9, 0.1), (2, 3, 3))).can_use_boxes(2)
+    assert not prover_of(random_case(0)).can_use_boxes(1)  # a network on vectors
     colours = make_case(Recipe((3, 3, 4), (conv(2, 2), RELU)), 0, unit=True)
-    assert prover_of(colours).can_cluster(2)
+    assert prover_of(colours).can_use_boxes(2)
     for groups in ("feature", torch.arange(12).view(3, 4) // 2):  # channels apart, two pixels together
         domain = make_domain((3, 3, 4), groups=groups)
-        assert not prover_of(replace(colours, domain=domain)).can_cluster(1)
+        assert not prover_of(replace(colours, domain=domain)).can_use_boxes(1)

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from l0tre.certify.bound import bound
-from l0tre.certify.nodes import Nodes
-from l0tre.certify.scene import make_scene
-from l0tre.certify.search import Search
+from l0tre.certify.cells.cell_search import CellSearch
+from l0tre.certify.regions.nodes import Nodes
+from l0tre.certify.relax.bounds import bound
+from l0tre.certify.relax.instance import make_instance
 from l0tre.memory import Batcher
 from tests.certify.oracle import dense_minimum, exact_distance, exact_minimum
 from tests.certify.proving import (
@@ -108,12 +108,12 @@ def test_margins_in_proved_nodes_are_positive(seed: int) -> None:
         case = variant(seed, number)
         t = max(levels(case))
         outcome = pursue(start(case, t), 20)
-        scene = outcome.search.scene
+        instance = outcome.search.instance
         for nodes, bounds in outcome.proved:
             for row in rng.permutation(len(nodes))[:4].tolist():
-                truth = float(true_margins(case, points_in(case, scene.tree, nodes, row, rng, 2)).min())
+                truth = float(true_margins(case, points_in(case, instance.tree, nodes, row, rng, 2)).min())
                 assert truth > 0
-                assert float(bounds[row]) <= truth + float(scene.slack.max())
+                assert float(bounds[row]) <= truth + float(instance.slack.max())
 
 
 @pytest.mark.parametrize("seed", SEEDS[: 3 * len(KINDS)])
@@ -154,7 +154,7 @@ def test_misleading_hints_cost_time_only() -> None:
     """All nodes of the level below are named as hopeless: everything is split to single groups at once."""
     case = next(case for case in map(random_case, SEEDS) if pursue(start(case, 2)).verdict == "safe")
     search = start(case, 2)
-    cells = torch.arange(1, 2 * search.scene.tree.slots)[:, None]
+    cells = torch.arange(1, 2 * search.instance.tree.slots)[:, None]
     search.hints[0] = Nodes(torch.zeros(len(cells), dtype=torch.int64), cells).keys()
     assert pursue(search).verdict == "safe"
 
@@ -185,12 +185,12 @@ def test_boxes_against_the_exact_minimum() -> None:
         if case.kind in SMOOTH or case.domain.members.shape[1] > 4:
             continue
         outcome = pursue(start(case, t), 20)
-        scene = outcome.search.scene
+        instance = outcome.search.instance
         boxes = [nodes.pick(slice(0, 2)) for nodes, _ in outcome.proved if nodes.low is not None and len(nodes)][:2]
-        for nodes in [*boxes, box_nodes(scene.tree, case.domain, t, rng, 3)]:
-            bounds = bound(scene, nodes, ROWS)
+        for nodes in [*boxes, box_nodes(instance.tree, case.domain, t, rng, 3)]:
+            bounds = bound(instance, nodes, ROWS)
             for row in range(len(nodes)):
-                groups = scene.tree.order[nodes.cells[row] - scene.tree.slots].tolist()
+                groups = instance.tree.order[nodes.cells[row] - instance.tree.slots].tolist()
                 assert nodes.low is not None
                 assert nodes.high is not None
                 truth, _ = exact_minimum(
@@ -210,8 +210,8 @@ def test_several_images_are_decided_as_one_at_a_time() -> None:
     images = torch.cat([case.image.flatten()[None], low + torch.rand(4, len(low), generator=random) * (high - low)])
     labels = case.network.scores(images.reshape(-1, *case.image.shape)).argmax(1)
     one = make(case, 2)
-    scene = make_scene(one.plan, one.tree, case.domain, images, labels, 2, TABLES)
-    search = Search(scene, case.domain, Batcher(case.network, 2**26), 2, 2**24)
+    instance = make_instance(one.plan, one.tree, case.domain, images, labels, 2, TABLES)
+    search = CellSearch(instance, case.domain, Batcher(case.network, 2**26), 2, 2**24)
     for row in range(5):
         search.begin(row)
     verdicts, shares = dict.fromkeys(range(5), ""), dict.fromkeys(range(5), Fraction(0))

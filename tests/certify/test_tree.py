@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from l0tre.certify.tree import Tree, make_tree
+from l0tre.certify.regions.tree import Tree, make_tree
 from l0tre.domain import Domain, make_domain
 from l0tre.model.graph import Graph, GraphBuilder
 from tests.certify.proving import groups_of

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 import l0tre
-from l0tre.certify.plan import FLOOR, make_plan
-from l0tre.certify.rebound import LEAST, make_bounder
+from l0tre.certify.checker.margins import LEAST, make_bounder
+from l0tre.certify.relax.plan import FLOOR, make_plan
 from l0tre.domain import make_domain
 from l0tre.model.graph import Graph, GraphBuilder
 

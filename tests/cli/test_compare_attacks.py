@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from l0tre.adapters import compare as comparing
+from l0tre.adapters import compare_attacks as comparing
 from l0tre.adapters.peers import PEERS
 from l0tre.cli import compare_attacks as command
 from l0tre.errors import MissingExtraError

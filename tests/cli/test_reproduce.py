@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import l0tre.cli.reproduce as command
-from l0tre.problem import ATTACK
+from l0tre.evaluation.problem import ATTACK
 from tests.cli.running import check_error, contents, l0tre, save_classifier, scores
 
 

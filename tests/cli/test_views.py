@@ -8,7 +8,7 @@ from rich.console import Console
 
 from l0tre.cli.live import follow
 from l0tre.cli.render import show_snapshot
-from l0tre.results import Excluded, HistoryPoint, ImageBounds, Snapshot, Witness
+from l0tre.evaluation.results import Excluded, HistoryPoint, ImageBounds, Snapshot, Witness
 
 WITNESS = Witness(torch.tensor([1]), torch.tensor([1.0]), (1,), 7, -1.0, 1)
 

@@ -4,7 +4,7 @@ from torch import nn
 import l0tre
 from l0tre.domain import make_domain, make_grid
 from l0tre.exhaustive.describe import Description, describe
-from l0tre.exhaustive.engine import choose_engine
+from l0tre.exhaustive.scanner import choose_engine
 
 
 def _describe(module: nn.Module, shape: tuple[int, ...]) -> Description:

@@ -12,13 +12,14 @@ from torch import Tensor, nn
 
 import l0tre
 from l0tre.domain import Domain, make_domain, make_grid
-from l0tre.exhaustive import crop, fast
-from l0tre.exhaustive.effects import Locality, make_locality
-from l0tre.exhaustive.engine import choose_engine
-from l0tre.exhaustive.fast import FastScanner, supports
-from l0tre.exhaustive.interaction import interactions
-from l0tre.exhaustive.local import LocalPlan, Span, plan_local, reach, spans
-from l0tre.exhaustive.scan import Chunk, Level, make_level, scan, scan_sets, solutions
+from l0tre.exhaustive import window_scan as fast
+from l0tre.exhaustive.grid_scan import Chunk, Level, make_level, scan, scan_sets, solutions
+from l0tre.exhaustive.scanner import choose_engine
+from l0tre.exhaustive.window_scan import WindowScanner, supports
+from l0tre.locality import windows as crop
+from l0tre.locality.interactions import interactions
+from l0tre.locality.local_part import LocalPlan, Span, plan_local, reach, spans
+from l0tre.locality.single_pixels import Locality, make_locality
 from l0tre.memory import Batcher
 from l0tre.model.graph import Graph, GraphBuilder
 from l0tre.model.network import Network, margins
@@ -158,7 +159,7 @@ def _compare(graph: Graph, t: int, images: int, split: float, domain: Domain | N
     if not supports(locality, t):
         return None
     wanted = scan(batcher, level, x, labels, 0, level.sets)
-    found = FastScanner(locality, level, batcher, 2**22).prepare(x, labels)
+    found = WindowScanner(locality, level, batcher, 2**22).prepare(x, labels)
     middle = int(split * level.sets)
     size = float(wanted.margin.abs().max() + wanted.score.abs().max())
     ranges = [r for r in ((0, middle), (middle, level.sets)) if r[0] < r[1]]
@@ -232,7 +233,7 @@ def test_doubtful_sets_are_decided_by_forward_passes(monkeypatch: pytest.MonkeyP
         return real(*arguments)  # type: ignore[arg-type]
 
     real = scan_sets
-    ready = FastScanner(locality, level, batcher, 2**22).prepare(x, labels)
+    ready = WindowScanner(locality, level, batcher, 2**22).prepare(x, labels)
     monkeypatch.setattr(fast, "scan_sets", counted)
     monkeypatch.setattr(RoundOff, "error", lambda *_: Error(math.inf, math.inf))
     found = ready(0, level.sets)
@@ -315,7 +316,7 @@ def test_windows_that_give_other_numbers_are_not_used(monkeypatch: pytest.Monkey
     locality, level, batcher, x, labels = _ready()
     real = interactions
     monkeypatch.setattr(fast, "interactions", lambda *a: real(*a) + 1.0)  # as if rounding had gone astray
-    found = FastScanner(locality, level, batcher, 2**22).prepare(x, labels)(0, level.sets)
+    found = WindowScanner(locality, level, batcher, 2**22).prepare(x, labels)(0, level.sets)
     wanted = scan(batcher, level, x, labels, 0, level.sets)
     assert torch.equal(found.margin, wanted.margin)
     assert torch.equal(found.safe, wanted.safe)
@@ -328,7 +329,7 @@ def test_running_out_of_memory_falls_back_to_forward_passes(where: str, monkeypa
     def fail(*_: object) -> Tensor:
         raise torch.OutOfMemoryError("no memory")
 
-    ready = FastScanner(locality, level, batcher, 2**22)
+    ready = WindowScanner(locality, level, batcher, 2**22)
     if where == "base_values":
         monkeypatch.setattr(fast, where, fail)
         scan_ = ready.prepare(x, labels)
@@ -343,7 +344,7 @@ def test_what_is_kept_between_steps_stays_bounded(monkeypatch: pytest.MonkeyPatc
     locality, level, batcher, x, labels = _ready()
     monkeypatch.setattr(fast, "MOST_SETS", 300)
     monkeypatch.setattr(crop, "MATRIX_TOTAL", 0)
-    scanner = FastScanner(locality, level, batcher, 2**22)
+    scanner = WindowScanner(locality, level, batcher, 2**22)
     found = scanner.prepare(x, labels)
     for start in range(0, level.sets, 200):
         stop = min(start + 200, level.sets)

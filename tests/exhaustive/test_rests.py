@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from l0tre.domain import make_domain, make_grid
-from l0tre.exhaustive import interaction
-from l0tre.exhaustive.crop import base_values
-from l0tre.exhaustive.effects import Locality, make_locality, meet, single_changes
-from l0tre.exhaustive.interaction import interactions, make_patterns
-from l0tre.exhaustive.local import LocalPlan, plan_local
-from l0tre.exhaustive.rests import is_chain
+from l0tre.locality import interactions as interaction
+from l0tre.locality.interactions import interactions, make_patterns
+from l0tre.locality.local_part import LocalPlan, plan_local
+from l0tre.locality.pair_interactions import is_chain
+from l0tre.locality.single_pixels import Locality, make_locality, meet, single_changes
+from l0tre.locality.windows import base_values
 from l0tre.model.graph import Graph, GraphBuilder
 
 BUDGET = 2**24

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import l0tre
 from l0tre.domain import make_domain
-from l0tre.exhaustive.engine import choose_engine, make_scanner
-from l0tre.exhaustive.scan import make_level, scan
+from l0tre.exhaustive.grid_scan import make_level, scan
+from l0tre.exhaustive.scanner import choose_engine, make_scanner
 from l0tre.memory import Batcher
 from l0tre.model.graph import Graph, run
 from l0tre.model.network import margins

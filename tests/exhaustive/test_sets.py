@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from l0tre.errors import ConfigError
-from l0tre.exhaustive.sets import count_sets, unrank
+from l0tre.exhaustive.subsets import count_sets, unrank
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)

@@ -10,10 +10,10 @@ from PIL import Image
 from torch import Tensor
 
 from l0tre.domain import make_domain
+from l0tre.evaluation.results import Guarantee, HistoryPoint, ImageBounds, Snapshot, make_witness
 from l0tre.report import chart
 from l0tre.report.pictures import make_cards
 from l0tre.report.words import answer, guarantees
-from l0tre.results import Guarantee, HistoryPoint, ImageBounds, Snapshot, make_witness
 from l0tre.store import Inputs
 
 WITNESS = make_witness(torch.zeros(1), torch.ones(1), (0,), 1, -1.0, 1)

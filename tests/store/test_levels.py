@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import l0tre
-from l0tre.results import Snapshot
+from l0tre.evaluation.results import Snapshot
 from l0tre.store import read_levels, read_snapshot
 from tests.tools import SAMPLE_BYTES, plain_network, tiny_module
 

@@ -14,13 +14,13 @@ from torch import nn
 
 import l0tre
 from l0tre.certify import prover as prover_module
-from l0tre.certify import route
-from l0tre.certify.clusters import search as clusters_module
-from l0tre.certify.nodes import shares
-from l0tre.certify.prover import Proof
-from l0tre.certify.tree import Tree, make_tree
+from l0tre.certify.boxes import box_search as clusters_module
+from l0tre.certify.proof import Proof
+from l0tre.certify.regions.nodes import shares
+from l0tre.certify.regions.tree import Tree, make_tree
 from l0tre.domain import make_domain
 from l0tre.errors import StoreError
+from l0tre.evaluation import proof_steps as route
 from l0tre.store import open_run, read_snapshot
 
 SIZE, PLACE, WIDTH = 8, 0.37, 0.02

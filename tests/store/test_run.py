@@ -17,7 +17,7 @@ import torch
 
 import l0tre
 from l0tre.errors import StoreError
-from l0tre.results import Snapshot
+from l0tre.evaluation.results import Snapshot
 from l0tre.store import open_run, read_inputs, read_snapshot
 from l0tre.store.database import connect
 from tests.tools import SAMPLE_BYTES, plain_network, tiny_module

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from l0tre.errors import ConfigError
-from l0tre.problem import ATTACK
-from l0tre.results import Excluded, ImageBounds, Snapshot
-from l0tre.standings import Comparison, compare_snapshots
+from l0tre.evaluation.problem import ATTACK
+from l0tre.evaluation.results import Excluded, ImageBounds, Snapshot
+from l0tre.evaluation.standings import Comparison, compare_snapshots
 from l0tre.store import read_snapshot
 from l0tre.studies.case_four import OBSERVATIONS, answer_observation, plan_case_four, summarise_case_four
 from l0tre.studies.case_one import MEASURES, plan_case_one, summarise_case_one

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from l0tre.figures.comparison import accuracy_and_robustness
 from l0tre.store import read_snapshot
 from l0tre.studies.adversarial import adversarial_images
 from l0tre.studies.figures import global_bounds, one_image, seconds_per_level, sorted_images
-from l0tre.studies.network_figures import accuracy_and_robustness, bounds_of_networks, level_rows, spread_of_networks
+from l0tre.studies.network_figures import bounds_of_networks, level_rows, spread_of_networks
 from l0tre.studies.runs import RunData, read_run, read_runs
 
 PNG = b"\x89PNG\r\n"

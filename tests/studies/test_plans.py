@@ -11,8 +11,8 @@ import pytest
 import l0tre
 from l0tre.data import load_data, select
 from l0tre.errors import ConfigError, ModelError, StoreError
-from l0tre.problem import ATTACK
-from l0tre.results import Snapshot
+from l0tre.evaluation.problem import ATTACK
+from l0tre.evaluation.results import Snapshot
 from l0tre.store import read_snapshot
 from l0tre.studies.plans import Plan, carry_out
 from l0tre.studies.runs import read_runs

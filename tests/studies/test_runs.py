@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from l0tre.errors import StoreError
-from l0tre.problem import ATTACK
+from l0tre.evaluation.problem import ATTACK
 from l0tre.studies.runs import kind_of, read_run, read_runs
 
 

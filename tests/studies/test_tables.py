@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from l0tre.studies.tables import Rows, markdown, write_csv
+from l0tre.figures.tables import Rows, markdown, write_csv
 
 
 def test_markdown_is_a_table_with_plain_values() -> None:

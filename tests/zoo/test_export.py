@@ -8,7 +8,7 @@ import torch
 
 from l0tre import zoo
 from l0tre.errors import ConfigError, MissingExtraError, ModelError
-from l0tre.zoo import store
+from l0tre.zoo import weights_store as store
 from l0tre.zoo.export import export
 
 pytestmark = pytest.mark.usefixtures("only_sdnn")

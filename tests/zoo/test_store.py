@@ -9,7 +9,7 @@ from torch import nn
 from l0tre import load as load_network
 from l0tre import zoo
 from l0tre.errors import ModelError
-from l0tre.zoo import store
+from l0tre.zoo import weights_store as store
 
 pytestmark = pytest.mark.usefixtures("only_sdnn")
 

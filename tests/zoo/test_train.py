@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from l0tre import zoo
 from l0tre.errors import ConfigError, DataError
-from l0tre.zoo import Recipe, store
+from l0tre.zoo import Recipe
+from l0tre.zoo import weights_store as store
 from l0tre.zoo.fit import accuracy, train
 from l0tre.zoo.train import adjusted, main, make, unseen
 

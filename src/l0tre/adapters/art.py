@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from l0tre.attacks.api import attack_details
+from l0tre.api.attack import attack_details
+from l0tre.api.load import load
 from l0tre.errors import ConfigError, require
-from l0tre.model.load import load
 from l0tre.model.network import Network
 
 __all__ = ["L0TREAttack"]

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from l0tre.attacks.api import attack_details
+from l0tre.api.attack import attack_details
 from l0tre.errors import ConfigError, require
 from l0tre.model.footprint import sample_bytes
 from l0tre.model.network import Network

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from l0tre.attacks.greedy import exact, greedy
-from l0tre.attacks.local import local
+from l0tre.attacks.local_search import local
 from l0tre.attacks.meter import Meter
+from l0tre.attacks.random_search import search
 from l0tre.attacks.revalue import shrink
 from l0tre.attacks.saliency import saliency
-from l0tre.attacks.search import search
 from l0tre.attacks.task import Task
 
 __all__ = ["METHODS", "Method", "Stage", "schedule"]

@@ -7,13 +7,13 @@ from torch import Tensor
 from l0tre.attacks.meter import Meter
 from l0tre.attacks.task import Task, keep_smaller
 from l0tre.domain import make_grid
+from l0tre.exhaustive.accumulate import accumulate, tighten
 from l0tre.exhaustive.describe import describe
-from l0tre.exhaustive.engine import choose_engine, make_scanner
-from l0tre.exhaustive.fast import FastScanner
-from l0tre.exhaustive.partial import Partial, advance, begin
+from l0tre.exhaustive.grid_scan import Level, make_level
+from l0tre.exhaustive.progress import GridProgress, advance, begin
 from l0tre.exhaustive.ranking import Ranking
-from l0tre.exhaustive.scan import Level, make_level
-from l0tre.exhaustive.upper import accumulate, tighten
+from l0tre.exhaustive.scanner import choose_engine, make_scanner
+from l0tre.exhaustive.window_scan import WindowScanner
 
 __all__ = ["exact", "greedy"]
 
@@ -65,7 +65,7 @@ def _levels(meter: Meter, task: Task, best: Tensor, limit: Tensor, *, accumulati
             break
         level = make_level(task.domain, grid, t)
         scanner, most, width = make_scanner(engine, level, meter.batcher, meter.memory)
-        saving = describe(engine).saving if isinstance(scanner, FastScanner) else 1.0
+        saving = describe(engine).saving if isinstance(scanner, WindowScanner) else 1.0
         cost = math.ceil(level.sets * level.points / saving)
         cost += 2 * min(level.sets, task.domain.groups) * accumulating
         sizes = task.sizes(best)
@@ -86,7 +86,7 @@ def _levels(meter: Meter, task: Task, best: Tensor, limit: Tensor, *, accumulati
 
 
 def _gather(
-    meter: Meter, task: Task, best: Tensor, owner: Tensor, level: Level, partial: Partial, accumulating: bool
+    meter: Meter, task: Task, best: Tensor, owner: Tensor, level: Level, partial: GridProgress, accumulating: bool
 ) -> Tensor:
     """What the ranked sets give: the first one alone, or as many as it takes."""
     for ranking in (partial.by_margin, partial.by_score):

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from l0tre.attacks.meter import Meter
 from l0tre.attacks.task import Task
-from l0tre.exhaustive.upper import changed_groups, flipped
+from l0tre.exhaustive.accumulate import changed_groups, flipped
 from l0tre.model.network import margins
 
 __all__ = ["revalue", "shrink"]

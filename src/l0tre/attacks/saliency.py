@@ -7,7 +7,7 @@ from torch import Tensor
 
 from l0tre.attacks.meter import Meter
 from l0tre.attacks.task import Task, keep_smaller
-from l0tre.exhaustive.upper import flipped, tighten
+from l0tre.exhaustive.accumulate import flipped, tighten
 from l0tre.model.network import margins
 
 __all__ = ["saliency"]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from l0tre.domain import Domain
-from l0tre.exhaustive.upper import changed_groups
+from l0tre.exhaustive.accumulate import changed_groups
 from l0tre.model.network import Network
 
 __all__ = ["Task", "keep_smaller", "rounded", "towards"]

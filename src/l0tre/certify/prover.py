@@ -3,75 +3,31 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 
 from torch import Tensor
 
-from l0tre.certify.clusters.ground import make_ground
-from l0tre.certify.clusters.local import Local, make_local
-from l0tre.certify.clusters.search import ClusterSearch
-from l0tre.certify.nodes import Nodes, shares
-from l0tre.certify.plan import Plan, make_plan
-from l0tre.certify.scene import make_scene, one_pixel_each, table_size
-from l0tre.certify.search import Search
-from l0tre.certify.tree import Tree, make_tree
+from l0tre.certify.boxes.box_search import BoxSearch
+from l0tre.certify.boxes.window_forms import LocalNetwork, make_local
+from l0tre.certify.boxes.windowed import make_windowed
+from l0tre.certify.cells.cell_search import CellSearch
+from l0tre.certify.proof import Proof
+from l0tre.certify.regions.nodes import shares
+from l0tre.certify.regions.tree import Tree, make_tree
+from l0tre.certify.relax.instance import make_instance, one_pixel_each, table_size
+from l0tre.certify.relax.plan import Plan, make_plan
 from l0tre.domain import Domain
 from l0tre.errors import ModelError
 from l0tre.memory import Batcher
 from l0tre.model.network import Network
 
-__all__ = ["ARITHMETIC", "Proof", "Prover", "make_prover"]
+__all__ = ["Prover", "make_prover"]
 
-# Soundness in floating point, as printed and stored with every proof.
-ARITHMETIC = "real arithmetic on the network's float32 weights, by float64 bounds with rounding errors added"
 TABLE_SHARE = 4  # the tables of the first layer take this part of the memory at the most
 IMAGES = {"cpu": 1, "cuda": 64}  # proved together: a GPU needs many nodes at a time, a CPU does not
-CLUSTER_SETS = 2**22  # of one image that can all be listed
-CLUSTER_IMAGES = {"cpu": 1, "cuda": 256}  # the same by clusters, which take less memory
+BOX_SETS = 2**22  # of one image that can all be listed
+BOX_IMAGES = {"cpu": 1, "cuda": 256}  # the same by clusters, which take less memory
 BLOCK_SETS = 2**26  # of the images that go through a level together
 SET_BYTES = 64  # that a set takes if it is left open
-
-
-@dataclass(frozen=True)
-class Proof:
-    """How far the proof for one image has come at one level.
-
-    Attributes:
-        t: The level.
-        proved: Number of sets of ``t`` groups that are proved, an exact count; a part of a set's values counts as a
-            fraction.
-        total: Number of all sets.
-        fronts: The nodes that are still open: of cells, of boxes. Row numbers of images are all 0.
-        nodes: Nodes bounded so far.
-        tree: ``Tree.digest`` of the tree whose cells the open nodes name; empty if it is not known.
-    """
-
-    t: int
-    proved: Fraction
-    total: int
-    fronts: tuple[Nodes, ...] = ()
-    nodes: int = 0
-    tree: str = ""
-
-    @property
-    def share(self) -> float:
-        """Proved part of all sets, from 0 to 1; 1 only if nothing is left."""
-        return 1.0 if self.done else min(float(self.proved / self.total), math.nextafter(1.0, 0.0))
-
-    @property
-    def done(self) -> bool:
-        """Whether the count is complete; it is a proof only if nothing is open either."""
-        return self.proved == self.total
-
-    @property
-    def partial(self) -> bool:
-        """Whether it is the middle of a proof: not all is proved, and something is open."""
-        return 0 <= self.proved < self.total and any(len(part) for part in self.fronts)
-
-    @property
-    def boxed(self) -> bool:
-        """Whether only boxes of values are left, which any search can go on with."""
-        return bool(self.fronts) and all(part.low is not None for part in self.fronts)
 
 
 @dataclass(frozen=True)
@@ -94,24 +50,24 @@ class Prover:
     tree: Tree
     batcher: Batcher
     memory: int
-    local: Local | None
+    local: LocalNetwork | None
 
     @property
     def device_kind(self) -> str:
         """``cuda`` or ``cpu``."""
         return "cuda" if self.plan.device.type == "cuda" else "cpu"
 
-    def can_cluster(self, t: int) -> bool:
+    def can_use_boxes(self, t: int) -> bool:
         """Whether a level can be proved by clusters of pixels."""
         if self.local is None:
             return False
-        return t <= (3 if self.local.flat else 2) and math.comb(self.domain.groups, t) <= CLUSTER_SETS
+        return t <= (3 if self.local.flat else 2) and math.comb(self.domain.groups, t) <= BOX_SETS
 
     def block(self, t: int, *, clusters: bool = False) -> int:
         """How many images go through a level together."""
         if clusters:
             most = min(BLOCK_SETS, self.memory // SET_BYTES) // math.comb(self.domain.groups, t)
-            return max(1, min(CLUSTER_IMAGES[self.device_kind], most))
+            return max(1, min(BOX_IMAGES[self.device_kind], most))
         one = sum(table_size(self.plan, self.tree, position, 1, t) for position in self.plan.borders)
         return max(1, min(IMAGES[self.device_kind], self.memory // TABLE_SHARE // max(1, one)))
 
@@ -141,7 +97,7 @@ class Prover:
         *,
         sums: bool = False,
         pulse: Callable[[], None] = lambda: None,
-    ) -> Search:
+    ) -> CellSearch:
         """Begin or go on with a level, by cells.
 
         Args:
@@ -149,7 +105,7 @@ class Prover:
             images: float32 ``[images, values]``.
             labels: int64 ``[images]``.
             proofs: What is kept of each image's proof at this level.
-            hints: For each image what a search at level ``t - 1`` learnt, see ``Search.lessons``.
+            hints: For each image what a search at level ``t - 1`` learnt, see ``CellSearch.lessons``.
             sums: Whether sets may be proved by sums (see ``additive``): not for certificates, whose nodes must each
                 stand on their own.
             pulse: Called while nodes are bounded; may raise ``Halted`` to end a step without a result.
@@ -157,8 +113,8 @@ class Prover:
         Returns:
             The search.
         """
-        scene = make_scene(self.plan, self.tree, self.domain, images, labels, t, self.memory // TABLE_SHARE)
-        search = Search(replace(scene, pulse=pulse), self.domain, self.batcher, t, self.memory // 2)
+        instance = make_instance(self.plan, self.tree, self.domain, images, labels, t, self.memory // TABLE_SHARE)
+        search = CellSearch(replace(instance, pulse=pulse), self.domain, self.batcher, t, self.memory // 2)
         if sums:
             search.allow_sums()
         for row, (proof, hint) in enumerate(zip(proofs, hints, strict=True)):
@@ -170,7 +126,7 @@ class Prover:
                 search.hints[row] = hint.to(self.plan.device)
         return search
 
-    def search_clusters(
+    def search_boxes(
         self,
         t: int,
         images: Tensor,
@@ -178,8 +134,8 @@ class Prover:
         proofs: Sequence[Proof | None],
         *,
         pulse: Callable[[], None] = lambda: None,
-    ) -> ClusterSearch:
-        """Begin or go on with a level that :meth:`can_cluster`, by clusters.
+    ) -> BoxSearch:
+        """Begin or go on with a level that :meth:`can_use_boxes`, by clusters.
 
         Args:
             t: See :meth:`search`.
@@ -192,9 +148,9 @@ class Prover:
             The search.
         """
         assert self.local is not None
-        scene = make_scene(self.plan, self.tree, self.domain, images, labels, t, 0)
-        ground = make_ground(self.local, replace(scene, pulse=pulse), self.memory // 4)
-        search = ClusterSearch(ground, self.domain, self.batcher, t)
+        instance = make_instance(self.plan, self.tree, self.domain, images, labels, t, 0)
+        windowed = make_windowed(self.local, replace(instance, pulse=pulse), self.memory // 4)
+        search = BoxSearch(windowed, self.domain, self.batcher, t)
         for row, proof in enumerate(proofs):
             if proof is None:
                 search.begin(row)

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from l0tre.api import anytime, resume_anytime
+from l0tre.api.evaluate import anytime, resume_anytime
+from l0tre.api.load import load
 from l0tre.cli import attack as _attack  # noqa: F401  # its command belongs to the app
 from l0tre.cli import compare as _compare  # noqa: F401  # likewise
 from l0tre.cli import compare_attacks as _compare_attacks  # noqa: F401  # likewise
@@ -23,11 +24,10 @@ from l0tre.cli.setup import Choices, prepare
 from l0tre.data import select
 from l0tre.domain import make_domain, make_grid
 from l0tre.errors import ConfigError, MissingExtraError
+from l0tre.evaluation.problem import ATTACK, cannot_certify
+from l0tre.evaluation.results import Snapshot
 from l0tre.exhaustive.describe import describe
-from l0tre.exhaustive.engine import choose_engine
-from l0tre.model.load import load
-from l0tre.problem import ATTACK, cannot_certify
-from l0tre.results import Snapshot
+from l0tre.exhaustive.scanner import choose_engine
 from l0tre.store import read_inputs, read_snapshot, write_exports
 
 __all__ = ["UsageError", "app"]  # with all commands

@@ -13,17 +13,18 @@ from rich.progress import Progress
 from rich.table import Table
 from torch import Tensor
 
-from l0tre.attacks.api import BUDGET, attack_details
+from l0tre.api.attack import BUDGET, attack_details
+from l0tre.attacks.attacked import Attacked
 from l0tre.attacks.auto import METHODS
-from l0tre.attacks.results import Attacked
 from l0tre.attacks.task import LEVELS
 from l0tre.cli import options as opt
 from l0tre.cli.live import stop_on_signal
 from l0tre.cli.root import MODEL_HELP, JsonOption, app
 from l0tre.cli.setup import Choices, prepare
 from l0tre.data import Dataset, select
-from l0tre.domain import Domain, channel_axis
+from l0tre.domain import Domain
 from l0tre.errors import ConfigError, require
+from l0tre.layout import channel_axis
 from l0tre.model.network import Network
 from l0tre.store import read_inputs, read_snapshot
 

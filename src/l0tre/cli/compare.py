@@ -10,16 +10,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from l0tre.api.compare import Entrant, compare_entrants, name_networks
 from l0tre.cli import options as opt
 from l0tre.cli.live import follow, stop_on_signal
 from l0tre.cli.root import MODEL_HELP, JsonOption, app
 from l0tre.cli.setup import Choices, prepare
-from l0tre.comparison import Entrant, compare_entrants, name_networks
 from l0tre.data import select
 from l0tre.errors import ConfigError
-from l0tre.results import Snapshot
-from l0tre.standings import Comparison, Pair
-from l0tre.studies.canvas import cannot_draw
+from l0tre.evaluation.results import Snapshot
+from l0tre.evaluation.standings import Comparison, Pair
+from l0tre.figures.canvas import cannot_draw
 
 __all__ = ["compare"]
 

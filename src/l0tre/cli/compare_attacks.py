@@ -10,10 +10,10 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
-from l0tre.adapters.compare import Comparison, compare
+from l0tre.adapters.attack_picture import write_picture
+from l0tre.adapters.attack_summary import Row, common_images, make_rows, to_dict, write_files
+from l0tre.adapters.compare_attacks import Comparison, compare
 from l0tre.adapters.peers import PEERS
-from l0tre.adapters.picture import write_picture
-from l0tre.adapters.summary import Row, common_images, make_rows, to_dict, write_files
 from l0tre.cli import options as opt
 from l0tre.cli.live import stop_on_signal
 from l0tre.cli.root import MODEL_HELP, JsonOption, app

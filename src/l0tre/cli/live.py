@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from l0tre.results import Snapshot
+from l0tre.evaluation.results import Snapshot
 
 __all__ = ["follow", "stop_on_signal"]
 

@@ -4,13 +4,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from l0tre.certify.certificate import Certificate
-from l0tre.certify.check import CheckResult
+from l0tre.api.verify import Verdict
+from l0tre.certify.checker.certificate import Certificate
+from l0tre.certify.checker.check import CheckResult
 from l0tre.domain import Domain
+from l0tre.evaluation.results import ImageBounds, Snapshot
 from l0tre.exhaustive.describe import Description
 from l0tre.model.network import Network
-from l0tre.results import ImageBounds, Snapshot
-from l0tre.verification import Verdict
 
 __all__ = ["show_check", "show_description", "show_snapshot", "show_verdict"]
 

@@ -14,9 +14,9 @@ from l0tre.cli import options as opt
 from l0tre.cli.live import follow, stop_on_signal
 from l0tre.cli.root import JsonOption, app
 from l0tre.errors import ConfigError, MissingExtraError
-from l0tre.results import Snapshot
+from l0tre.evaluation.results import Snapshot
+from l0tre.figures.canvas import cannot_draw
 from l0tre.studies import case_four, case_one
-from l0tre.studies.canvas import cannot_draw
 from l0tre.studies.plans import Plan, carry_out
 from l0tre.studies.runs import KINDS
 from l0tre.studies.summary import Summary

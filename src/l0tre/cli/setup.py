@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from l0tre.api.load import load
 from l0tre.cli.options import parse_array, parse_groups, parse_numbers, parse_range, parse_shape
 from l0tre.data import Dataset, load_data
 from l0tre.domain import Domain, make_domain
 from l0tre.memory import parse_size
-from l0tre.model.load import knows_its_shape, load
+from l0tre.model.load import knows_its_shape
 from l0tre.model.network import Network
 
 __all__ = ["Choices", "prepare"]

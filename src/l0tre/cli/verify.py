@@ -10,8 +10,10 @@ from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor
 
-from l0tre.certify.certificate import read_certificate
-from l0tre.certify.check import check as check_proof
+from l0tre.api.verify import Verdict
+from l0tre.api.verify import verify as verify_one
+from l0tre.certify.checker.certificate import read_certificate
+from l0tre.certify.checker.check import check as check_proof
 from l0tre.cli import options as opt
 from l0tre.cli.live import stop_on_signal
 from l0tre.cli.render import show_check, show_verdict
@@ -21,8 +23,6 @@ from l0tre.data import select
 from l0tre.errors import CertificateError, ConfigError
 from l0tre.memory import default_budget
 from l0tre.model.network import Network
-from l0tre.verification import Verdict
-from l0tre.verification import verify as verify_one
 
 __all__ = ["check", "verify"]
 

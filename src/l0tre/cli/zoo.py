@@ -12,7 +12,7 @@ from rich.table import Table
 from l0tre import zoo
 from l0tre.cli import options as opt
 from l0tre.cli.root import JsonOption, app
-from l0tre.zoo import store
+from l0tre.zoo import weights_store as store
 from l0tre.zoo.export import export as write_file
 from l0tre.zoo.train import adjusted, make
 

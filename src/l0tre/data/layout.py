@@ -6,17 +6,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from l0tre.errors import DataError
+from l0tre.layout import channel_axis
 
-__all__ = ["channels_height_width", "fit", "is_channels_last", "resize_area"]
+__all__ = ["channels_height_width", "fit", "resize_area"]
 
 Shape = tuple[int, ...]
-
-_CHANNELS = (1, 3, 4)  # grey, RGB, RGBA
-
-
-def is_channels_last(shape: Shape) -> bool:
-    """Whether a shape of three axes reads as (H, W, C); what could be either is (C, H, W)."""
-    return shape[2] in _CHANNELS and shape[0] not in _CHANNELS
 
 
 def _is_vector(shape: Shape) -> bool:
@@ -37,7 +31,7 @@ def channels_height_width(shape: Shape | None) -> tuple[int, int, int] | None:
         return None
     if len(shape) == 2:
         return 1, shape[0], shape[1]
-    if is_channels_last(shape):
+    if channel_axis(shape) == 2:
         return shape[2], shape[0], shape[1]
     return shape[0], shape[1], shape[2]
 
@@ -58,7 +52,7 @@ def _channels_first(images: Tensor, target: tuple[int, int, int] | None = None) 
         return images.unsqueeze(1)
     first, second, third = images.shape[1:]
     if target is None:
-        last = is_channels_last((first, second, third))
+        last = channel_axis((first, second, third)) == 2
     elif first == third:  # either could be the channels, so only a whole match tells
         last = (third, first, second) == target
     else:
@@ -123,6 +117,6 @@ def fit(images: Tensor, input_shape: Shape | None, *, resize: bool, name: str) -
             hint = f"; --resize (resize=True) averages them to {height}x{width}"
             raise _mismatch(images, input_shape, name, hint)
         chw = resize_area(chw, height, width)
-    if len(input_shape) == 3 and is_channels_last(input_shape):
+    if channel_axis(input_shape) == 2:
         chw = chw.permute(0, 2, 3, 1)
     return chw.reshape(count, *input_shape)

@@ -3,8 +3,8 @@
 import math
 from dataclasses import dataclass
 
-from l0tre.exhaustive.engine import Engine
-from l0tre.exhaustive.local import LocalPlan, Span, spans
+from l0tre.exhaustive.scanner import Engine
+from l0tre.locality.local_part import LocalPlan, Span, spans
 from l0tre.model.graph import Graph, Node
 
 __all__ = ["Description", "LayerReach", "describe"]

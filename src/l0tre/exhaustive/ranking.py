@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from l0tre.exhaustive.scan import Chunk
+from l0tre.exhaustive.grid_scan import Chunk
 
 __all__ = ["Ranking", "empty_ranking", "update"]
 

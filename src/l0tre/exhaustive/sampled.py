@@ -5,9 +5,9 @@ import time
 import torch
 from torch import Tensor
 
+from l0tre.exhaustive.accumulate import accumulate, tighten
+from l0tre.exhaustive.grid_scan import Level, scan_sets
 from l0tre.exhaustive.ranking import empty_ranking, update
-from l0tre.exhaustive.scan import Level, scan_sets
-from l0tre.exhaustive.upper import accumulate, tighten
 from l0tre.memory import Batcher
 
 __all__ = ["sample"]

@@ -39,6 +39,16 @@ Source = str | Path | nn.Module | Callable[..., Any] | Network
 TOLERANCE = 1e-4
 
 
+# From the name of a network to its module and the shape of its input.
+ByName = Callable[[str], tuple[nn.Module, tuple[int, ...]]]
+
+
+def _no_names(name: str) -> tuple[nn.Module, tuple[int, ...]]:
+    raise ModelError(
+        f"cannot load a network from {name!r}: give an .onnx or .pt2 file, package.module:name or file.py:name"
+    )
+
+
 @dataclass(frozen=True)
 class _Loaded:
     """A source before normalisation, device and checks."""
@@ -66,6 +76,7 @@ def load(
     std: Numbers | None = None,
     input_shape: Sequence[int] | None = None,
     device: str = "auto",
+    by_name: ByName = _no_names,
 ) -> Network:
     """Load a classifier.
 
@@ -77,6 +88,7 @@ def load(
         std: Divides the input inside the model, likewise.
         input_shape: Shape of one input; needed for modules and functions, checked for the others.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:0``.
+        by_name: Gives the module and the input shape of a network that is known by name.
 
     Returns:
         The network. It was compared with its source on random inputs.
@@ -94,7 +106,7 @@ def load(
     target = pick_device(device)
     if target.type not in ("cpu", "cuda"):
         raise ModelError(f"device {device!r} is not supported: give auto, cpu, cuda or cuda:0")
-    loaded = _read(source, wish)
+    loaded = _read(source, wish, by_name)
     if wish is not None and wish != loaded.input_shape:
         raise ModelError(f"{_name(source)} takes inputs of shape {loaded.input_shape}, not {wish}")
     network = _finish(loaded, make_normalisation(mean, std, loaded.input_shape), target, _name(source))
@@ -121,9 +133,9 @@ def _name(source: Source) -> str:
     return type(source).__name__ if isinstance(source, nn.Module) else getattr(source, "__name__", repr(source))
 
 
-def _read(source: Source, shape: tuple[int, ...] | None) -> _Loaded:
+def _read(source: Source, shape: tuple[int, ...] | None, by_name: ByName) -> _Loaded:
     if isinstance(source, str | Path):
-        return _read_named(str(source), shape)
+        return _read_named(str(source), shape, by_name)
     if shape is None:
         raise ModelError(f"{_name(source)} does not say the shape of its input: give input_shape, such as (1, 28, 28)")
     if isinstance(source, nn.Module):
@@ -134,7 +146,7 @@ def _read(source: Source, shape: tuple[int, ...] | None) -> _Loaded:
     raise ModelError(f"cannot load a network from {type(source).__name__}: give a file, a module or a function")
 
 
-def _read_named(name: str, shape: tuple[int, ...] | None) -> _Loaded:
+def _read_named(name: str, shape: tuple[int, ...] | None, by_name: ByName) -> _Loaded:
     path, suffix = Path(name), Path(name).suffix.lower()
     if suffix in (".onnx", ".pt2"):
         if not path.is_file():
@@ -155,16 +167,9 @@ def _read_named(name: str, shape: tuple[int, ...] | None) -> _Loaded:
         )
     if ":" in name:
         target = resolve_reference(name)
-        loaded = _read(target, shape)
+        loaded = _read(target, shape, by_name)
         return loaded if loaded.fingerprint else replace(loaded, fingerprint=_code_digest(target))
-    from l0tre import zoo  # only here: the zoo needs an extra
-
-    if name in zoo.names():
-        return _read_module(zoo.load(name), zoo.NETWORKS[name].input_shape)
-    raise ModelError(
-        f"cannot load a network from {name!r}: give an .onnx or .pt2 file, package.module:name, file.py:name, or "
-        f"a network of the zoo: {', '.join(zoo.names())}"
-    )
+    return _read_module(*by_name(name))
 
 
 def _read_onnx(path: Path) -> _Loaded:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from l0tre.domain import channel_axis
 from l0tre.errors import ModelError
+from l0tre.layout import channel_axis
 from l0tre.model.graph import Graph, Node
 
 __all__ = ["Normalisation", "make_normalisation", "prepend"]

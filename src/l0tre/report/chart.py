@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from l0tre.results import ImageBounds, Snapshot
+from l0tre.evaluation.results import ImageBounds, Snapshot
 
 __all__ = ["BOTTOM", "HEIGHT", "LEFT", "RIGHT", "TOP", "WIDTH", "Chart", "bounds_over_time", "sorted_images"]
 

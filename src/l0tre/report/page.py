@@ -6,11 +6,12 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from l0tre.errors import ConfigError, StoreError, require
+from l0tre.evaluation.results import Snapshot
+from l0tre.files import write_whole
 from l0tre.report import chart
 from l0tre.report.pictures import make_cards
 from l0tre.report.words import answer, counted, guarantees, progress, remarks
-from l0tre.results import Snapshot
-from l0tre.store import Inputs, read_inputs, read_snapshot, write_whole
+from l0tre.store import Inputs, read_inputs, read_snapshot
 
 __all__ = ["write_report"]
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from l0tre.domain import Domain, channel_axis
+from l0tre.domain import Domain
 from l0tre.errors import require
-from l0tre.results import ImageBounds, Witness
+from l0tre.evaluation.results import ImageBounds, Witness
+from l0tre.layout import channel_axis
 from l0tre.store import Inputs
 
 __all__ = ["Card", "Change", "Picture", "make_cards"]

@@ -5,7 +5,7 @@ from collections import Counter
 import torch
 
 from l0tre.domain import Domain, axis_points
-from l0tre.results import Guarantee, Snapshot
+from l0tre.evaluation.results import Guarantee, Snapshot
 
 __all__ = ["answer", "counted", "guarantees", "progress", "remarks"]
 

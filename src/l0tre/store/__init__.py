@@ -1,6 +1,6 @@
 """Run folders: a SQLite database that survives a crash at any moment, the inputs, and exported files."""
 
-from l0tre.store.export import write_exports, write_whole
+from l0tre.store.export import write_exports
 from l0tre.store.levels import read_levels
 from l0tre.store.run import Inputs, Run, create_run, open_run, read_config, read_inputs, read_snapshot
 
@@ -14,5 +14,4 @@ __all__ = [
     "read_levels",
     "read_snapshot",
     "write_exports",
-    "write_whole",
 ]

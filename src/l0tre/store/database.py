@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from l0tre.certify.nodes import Nodes
-from l0tre.certify.prover import Proof
+from l0tre.certify.proof import Proof
+from l0tre.certify.regions.nodes import Nodes
 from l0tre.errors import StoreError
-from l0tre.exhaustive.partial import Partial
+from l0tre.evaluation.results import Excluded, HistoryPoint, ImageBounds, Witness
+from l0tre.exhaustive.progress import GridProgress
 from l0tre.exhaustive.ranking import Ranking
-from l0tre.results import Excluded, HistoryPoint, ImageBounds, Witness
 
 __all__ = [
     "DATABASE",
@@ -214,7 +214,7 @@ def read_history(connection: sqlite3.Connection) -> list[HistoryPoint]:
     return [HistoryPoint(row["seconds"], row["t"], row["lower"], row["upper"]) for row in rows]
 
 
-def read_partials(connection: sqlite3.Connection) -> dict[int, Partial]:
+def read_partials(connection: sqlite3.Connection) -> dict[int, GridProgress]:
     """Positions inside a level, by place of the image."""
     return {row["place"]: _partial(row) for row in connection.execute("SELECT * FROM partials")}
 
@@ -285,7 +285,7 @@ def _witness(row: sqlite3.Row) -> Witness:
     )
 
 
-def ranking_bytes(partial: Partial) -> bytes:
+def ranking_bytes(partial: GridProgress) -> bytes:
     """Both rankings of a single image as int64 numbers (float64 values by their bits), ``[2, 3, kept]``."""
     arrays = [
         np.stack(
@@ -300,7 +300,7 @@ def ranking_bytes(partial: Partial) -> bytes:
     return np.stack(arrays).astype("<i8").tobytes()
 
 
-def _partial(row: sqlite3.Row) -> Partial:
+def _partial(row: sqlite3.Row) -> GridProgress:
     numbers = np.frombuffer(row["rankings"], dtype="<i8").astype(np.int64).reshape(2, 3, 1, -1)
     rankings = [
         Ranking(
@@ -310,4 +310,4 @@ def _partial(row: sqlite3.Row) -> Partial:
         )
         for values, sets, points in numbers
     ]
-    return Partial(row["t"], row["position"], torch.tensor([bool(row["safe"])]), *rankings)
+    return GridProgress(row["t"], row["position"], torch.tensor([bool(row["safe"])]), *rankings)

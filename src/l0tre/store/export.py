@@ -2,17 +2,16 @@
 
 import csv
 import json
-import os
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from l0tre.results import Snapshot
+from l0tre.evaluation.results import Snapshot
+from l0tre.files import write_whole
 
-__all__ = ["write_exports", "write_whole"]
+__all__ = ["write_exports"]
 
 COLUMNS = ("index", "label", "lower", "upper", "converged", "guarantee", "seconds", "queries", "level")
 
@@ -35,14 +34,6 @@ def write_exports(folder: Path, snapshot: Snapshot, images: Tensor, indices: tup
         write_whole(folder / "bounds.csv", lambda path: _write_csv(path, snapshot)),
         write_whole(folder / "witnesses.npz", lambda path: _write_npz(path, snapshot, images, indices)),
     )
-
-
-def write_whole(path: Path, write: Callable[[Path], object]) -> Path:
-    """Write beside the target, then rename: a crash leaves the old file."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    write(temporary)
-    temporary.replace(path)
-    return path
 
 
 def _write_csv(path: Path, snapshot: Snapshot) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from l0tre.results import ImageBounds, Snapshot
+from l0tre.evaluation.results import ImageBounds, Snapshot
 from l0tre.store.database import DATABASE, connect, guarded, read_level_rows, read_witnesses
 from l0tre.store.run import read_snapshot
 

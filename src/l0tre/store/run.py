@@ -5,7 +5,7 @@ import secrets
 import sqlite3
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,9 +17,8 @@ from torch import Tensor
 
 from l0tre.domain import Domain
 from l0tre.errors import StoreError
-from l0tre.problem import Problem
-from l0tre.results import HistoryPoint, ImageBounds, Snapshot
-from l0tre.state import State
+from l0tre.evaluation.results import Excluded, HistoryPoint, ImageBounds, Snapshot
+from l0tre.evaluation.state import State
 from l0tre.store.database import (
     DATABASE,
     FORMAT,
@@ -54,7 +53,7 @@ class Inputs:
 
 
 class Run:
-    """A run folder open for writing; :meth:`record` is the recorder of ``l0tre.loop.drive``.
+    """A run folder open for writing; :meth:`record` is the recorder of ``l0tre.evaluation.driver.drive``.
 
     One process writes at a time: opening a run takes it over, and a former owner is stopped at its next step.
     """
@@ -83,7 +82,7 @@ class Run:
             )
 
     def record(self, state: State, images: Sequence[int], point: HistoryPoint | None) -> None:
-        """Store a step in one transaction; see ``l0tre.state.Recorder``."""
+        """Store a step in one transaction; see ``l0tre.evaluation.state.Recorder``."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         with self._transaction():
             taken = "UPDATE meta SET value = value WHERE key = 'owner' AND value = ?"
@@ -176,17 +175,16 @@ class _Transaction:
 
 
 def create_run(
-    folder: Path, problem: Problem, state: State, *, images: Tensor, labels: Tensor | None, indices: Sequence[int]
+    folder: Path, inputs: Inputs, state: State, *, excluded: Sequence[Excluded], config: Mapping[str, Any]
 ) -> Run:
     """Start a run folder.
 
     Args:
         folder: A new or empty folder.
-        problem: What is evaluated.
+        inputs: What is evaluated, excluded inputs too.
         state: The state to begin with.
-        images: All inputs, excluded ones too, ``[images, *shape]``.
-        labels: Their labels, if any.
-        indices: Their positions in the user's data.
+        excluded: Inputs that have no radius.
+        config: How the evaluation is set up, in words and numbers.
 
     Returns:
         The run, open for writing.
@@ -202,12 +200,12 @@ def create_run(
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise StoreError(f"{folder} is not empty: give a new or empty folder to --out")
-        domain = problem.domain.to(torch.device("cpu"))
+        domain = inputs.domain.to(torch.device("cpu"))
         np.savez_compressed(
             folder / INPUTS,
-            images=images.cpu().numpy(),
-            labels=np.empty(0, np.int64) if labels is None else labels.cpu().numpy(),
-            indices=np.asarray(indices, np.int64),
+            images=inputs.images.cpu().numpy(),
+            labels=np.empty(0, np.int64) if inputs.labels is None else inputs.labels.cpu().numpy(),
+            indices=np.asarray(inputs.indices, np.int64),
             unit=np.asarray(domain.unit),
             **{name: getattr(domain, name).numpy() for name in DOMAIN_ARRAYS},
         )
@@ -215,10 +213,10 @@ def create_run(
         raise StoreError(f"{folder} cannot be written: {error}") from error
     run = Run(folder, connect(folder / DATABASE, create=True))
     with run._transaction():
-        for left_out in problem.excluded:
+        for left_out in excluded:
             values = (left_out.index, left_out.label, left_out.predicted)
             run.connection.execute("INSERT INTO excluded VALUES (?, ?, ?)", values)
-        run._set("config", dict(problem.config))
+        run._set("config", dict(config))
         run._set("created", datetime.now(UTC).isoformat(timespec="seconds"))
         run._set("format", FORMAT)
     run.record(state, range(len(state.bounds)), None)

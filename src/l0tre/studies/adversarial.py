@@ -7,8 +7,8 @@ import numpy as np
 from torch import Tensor
 
 from l0tre.data.layout import channels_height_width
-from l0tre.results import ImageBounds, Witness
-from l0tre.studies.canvas import ORANGE, save
+from l0tre.evaluation.results import ImageBounds, Witness
+from l0tre.figures.canvas import ORANGE, save
 from l0tre.studies.runs import RunData
 
 __all__ = ["adversarial_images"]

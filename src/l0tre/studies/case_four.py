@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from l0tre.comparison import write_comparison
-from l0tre.standings import Comparison, Pair, compare_snapshots, what_settles
+from l0tre.api.compare import write_comparison
+from l0tre.evaluation.standings import Comparison, Pair, compare_snapshots, what_settles
+from l0tre.figures.tables import Rows, write_csv
 from l0tre.studies.network_figures import bounds_of_networks, level_rows, spread_of_networks
 from l0tre.studies.plans import Plan
 from l0tre.studies.runs import RunData, read_runs
 from l0tre.studies.summary import Figure, Section, Summary, write_summary
-from l0tre.studies.tables import Rows, write_csv
 
 __all__ = ["OBSERVATIONS", "Observation", "answer_observation", "plan_case_four", "summarise_case_four"]
 

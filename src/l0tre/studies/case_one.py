@@ -6,14 +6,14 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from l0tre.results import Snapshot
+from l0tre.evaluation.results import Snapshot
+from l0tre.figures.tables import Rows, write_csv
 from l0tre.studies.adversarial import adversarial_images
 from l0tre.studies.figures import global_bounds, one_image, seconds_per_level, seconds_rows, sorted_images
 from l0tre.studies.network_figures import level_rows
 from l0tre.studies.plans import Plan
 from l0tre.studies.runs import KINDS, RunData, read_runs
 from l0tre.studies.summary import Figure, Section, Summary, write_summary
-from l0tre.studies.tables import Rows, write_csv
 
 __all__ = ["plan_case_one", "summarise_case_one"]
 

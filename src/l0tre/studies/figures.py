@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from l0tre.results import Snapshot
-from l0tre.studies.canvas import BLUE, GREY, LIGHT, VERMILLION, bounds_axis, save
+from l0tre.evaluation.results import Snapshot
+from l0tre.figures.canvas import BLUE, GREY, LIGHT, VERMILLION, bounds_axis, save
+from l0tre.figures.tables import Rows
 from l0tre.studies.runs import RunData
-from l0tre.studies.tables import Rows
 
 __all__ = ["global_bounds", "one_image", "seconds_per_level", "seconds_rows", "sorted_images"]
 

@@ -4,12 +4,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from l0tre.api.load import load
+from l0tre.api.runs import Watch, go_on, last_of
 from l0tre.data import load_data, select
 from l0tre.errors import ConfigError, StoreError
-from l0tre.model.load import load
 from l0tre.store import read_snapshot
 from l0tre.store.database import DATABASE
-from l0tre.studies.runs import KINDS, Watch, go_on, kind_of, last_of
+from l0tre.studies.runs import KINDS, kind_of
 
 __all__ = ["Plan", "carry_out"]
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from l0tre.studies.canvas import cannot_draw
+from l0tre.figures.canvas import cannot_draw
+from l0tre.figures.tables import Rows, markdown, write_json, write_text
 from l0tre.studies.runs import RunData
-from l0tre.studies.tables import Rows, markdown, write_json, write_text
 
 __all__ = ["RETRAINED", "Figure", "Section", "Summary", "run_rows", "write_summary"]
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from l0tre.errors import ModelError
-from l0tre.zoo import store
+from l0tre.zoo import weights_store as store
 from l0tre.zoo.networks import NETWORKS, Entry
 from l0tre.zoo.recipes import Recipe
 
@@ -68,7 +68,7 @@ def load(name: str, folder: Traversable | None = None) -> nn.Module:
     Args:
         name: One of :func:`names`.
         folder: Where ``NAME.safetensors`` and ``NAME.json`` are; if not given, the bundled ones, else those in the
-            user's folder (:func:`l0tre.zoo.store.user_folder`).
+            user's folder (:func:`l0tre.zoo.weights_store.user_folder`).
 
     Returns:
         A module from ``[batch, *input_shape]`` in [0, 1] to ``[batch, classes]`` scores, in float32.

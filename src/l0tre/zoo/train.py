@@ -22,7 +22,7 @@ from l0tre.errors import DataError, L0treError, require
 from l0tre.model.network import pick_device
 from l0tre.zoo.fit import Progress, accuracy, train
 from l0tre.zoo.recipes import Recipe
-from l0tre.zoo.store import pack, user_folder, write
+from l0tre.zoo.weights_store import pack, user_folder, write
 
 __all__ = ["adjusted", "main", "make", "unseen"]
 

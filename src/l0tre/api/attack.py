@@ -1,0 +1,250 @@
+"""The functions that users call: attack, attack_details."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from l0tre.api.inputs import Images, Labels, load_inputs
+from l0tre.attacks.attacked import Attacked
+from l0tre.attacks.auto import METHODS, schedule
+from l0tre.attacks.drive import Outcome, Progress, carry_out, replays
+from l0tre.attacks.meter import Meter, has_gradients
+from l0tre.attacks.task import LEVELS, Task, rounded, towards
+from l0tre.data import Dataset
+from l0tre.domain import Domain, Groups, Range, make_domain
+from l0tre.errors import ConfigError, DataError
+from l0tre.memory import default_budget
+from l0tre.model.load import Source
+from l0tre.model.network import Network, margins, round_off
+
+__all__ = ["BUDGET", "attack", "attack_details"]
+
+BUDGET = 5000  # queries for each image
+
+
+def attack(network: Source, images: Images, labels: Labels = None, *, targeted: bool = False, **options: Any) -> Tensor:
+    """Find inputs with another decision and as few changed groups (pixels) as possible.
+
+    Args:
+        network: What :func:`l0tre.load` gives or takes.
+        images: ``[images, *shape]`` in the domain.
+        labels: The class that each image must leave, or reach if ``targeted``; default the network's decisions.
+        targeted: Whether ``labels`` are to be reached.
+        options: All other arguments of :func:`attack_details`.
+
+    Returns:
+        float32 ``[images, *shape]``, on the device of ``images``; the original where nothing was found.
+    """
+    result = attack_details(network, images, labels, targeted=targeted, **options).adversarial
+    return result.to(images.device) if isinstance(images, Tensor) else result
+
+
+@torch.inference_mode(False)  # gradients are needed, whatever the caller's mode
+def attack_details(
+    network: Source,
+    images: Images,
+    labels: Labels = None,
+    *,
+    targeted: bool = False,
+    method: str = "auto",
+    unit: Groups = "auto",
+    mask: np.ndarray | Tensor | None = None,
+    low: Range = 0.0,
+    high: Range = 1.0,
+    domain: Domain | None = None,
+    rounding: Literal["none", "8bit"] = "none",
+    budget: int = BUDGET,
+    time_budget: float | None = None,
+    lower: Sequence[int] | np.ndarray | Tensor | None = None,
+    seed: int = 0,
+    memory: int = 0,
+    device: str = "auto",
+    progress: Progress | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Attacked:
+    """As :func:`attack`, with all that is known about each input.
+
+    Args:
+        network: As for :func:`attack`, likewise ``images``, ``labels`` and ``targeted``.
+        images: The inputs.
+        labels: Classes to leave or to reach.
+        targeted: Whether ``labels`` are to be reached.
+        method: ``auto``, or one of ``greedy``, ``saliency``, ``local``, ``values``, ``search``, ``exact``.
+        unit: What counts as one change: ``pixel``, ``feature``, or ``auto`` (pixels for images).
+        mask: True where values may change, see :func:`l0tre.make_domain`.
+        low: Smallest value, likewise.
+        high: Largest value, likewise.
+        domain: Instead of the last four.
+        rounding: ``8bit``: changed values are multiples of 1/255, so that the input survives storage as an image file.
+        budget: Forward and backward passes for each image. The last step may exceed it, and restoring superfluous
+            groups: by little at the default, several times over for a budget of a few passes.
+        time_budget: Seconds for all images together; ``None`` for no limit.
+        lower: Proved lower bounds, one for each image: an image is finished when its distance is one more. Only bounds
+            for all real values of this domain (``certified``) are of use.
+        seed: Of all chance.
+        memory: Bytes that batches may take; 0 for a share of what is free.
+        device: Where to compute, if ``network`` is not loaded yet.
+        progress: Told the method at work, the share of the budget that is spent, and the mean distance before it.
+        stop: Asked inside long steps; ends early with what there is.
+
+    Returns:
+        The result; every input was replayed by the network's own source on the CPU.
+
+    Raises:
+        L0treError: If anything given cannot be used.
+    """
+    _check_options(method, rounding, budget, time_budget)
+    net, data = load_inputs(network, images, labels, device)
+    domain = domain or make_domain(net.input_shape, groups=unit, mask=mask, low=low, high=high)
+    domain.check(data.images, data.indices)
+    if rounding == "8bit":
+        domain = _eight_bits(domain, data)
+    began = time.monotonic()
+    flat = data.images.flatten(1).to(net.device)
+    wanted = _labels(net, data, targeted)
+    least = _lower(lower, len(flat))
+    found = _Found(flat, wanted)
+
+    def halted() -> bool:
+        return stop() or (time_budget is not None and time.monotonic() - began >= time_budget)
+
+    gradients = has_gradients(net)
+    if not gradients and method != "auto" and METHODS[method].gradients:
+        raise ConfigError(
+            f"the method {method} needs gradients, which {net.name} does not give: use auto, greedy, search or exact"
+        )
+    memory = memory or default_budget(net.device)
+    for view, label, rows in _views(net, wanted, targeted):
+        rows = rows[_undecided(view, flat[rows], label[rows])]
+        task = Task(flat[rows], label[rows], domain.to(net.device), least.to(net.device)[rows] + 1, rounding == "8bit")
+        meter = Meter(view, len(rows), memory, halted)
+        found.add(rows, carry_out(meter, task, schedule(method, gradients), budget, seed, progress), meter)
+    return found.result(net, domain, least, targeted, time.monotonic() - began, _notes(net, method, gradients))
+
+
+class _Found:
+    """Collects what was found for all images."""
+
+    def __init__(self, images: Tensor, labels: Tensor) -> None:
+        self.images = images
+        self.labels = labels
+        self.best = images.clone()
+        self.methods = [""] * len(images)
+        self.forwards = torch.zeros(len(images), dtype=torch.int64)
+        self.backwards = torch.zeros(len(images), dtype=torch.int64)
+
+    def add(self, rows: Tensor, outcome: Outcome, meter: Meter) -> None:
+        self.best[rows] = outcome.best
+        for row, method in zip(rows.tolist(), outcome.methods, strict=True):
+            self.methods[row] = method
+        self.forwards[rows.cpu()] = meter.forwards.cpu()
+        self.backwards[rows.cpu()] = meter.backwards.cpu()
+
+    def result(
+        self, network: Network, domain: Domain, lower: Tensor, targeted: bool, seconds: float, notes: tuple[str, ...]
+    ) -> Attacked:
+        adversarial = self.best.cpu().reshape(-1, *network.input_shape)
+        labels = self.labels.cpu()
+        scores = torch.stack([network.replay(x) for x in adversarial])
+        lead = margins(scores, labels)
+        found = lead > 0 if targeted else lead < 0
+        changed = (self.best != self.images).cpu()[:, domain.members.cpu()].any(2).sum(1)
+        distance = torch.where(found, changed, -1)
+        return Attacked(
+            adversarial,
+            found,
+            distance,
+            labels,
+            scores.argmax(1),
+            tuple(self.methods),
+            found & (distance <= (lower + 1).clamp(min=1)),
+            self.forwards,
+            self.backwards,
+            seconds,
+            domain.unit,
+            notes,
+        )
+
+
+def _check_options(method: str, rounding: str, budget: int, time_budget: float | None) -> None:
+    if method != "auto" and method not in METHODS:
+        raise ConfigError(f"the method {method!r} is unknown: give auto, {', '.join(METHODS)}")
+    if rounding not in ("none", "8bit"):
+        raise ConfigError(f"rounding {rounding!r} is unknown: give none or 8bit")
+    if budget < 1:
+        raise ConfigError(f"the budget is {budget} queries for each image: give 1 or more, for example {BUDGET}")
+    if time_budget is not None and not time_budget >= 0:
+        raise ConfigError(f"the time budget is {time_budget} seconds: give 0 or more")
+
+
+def _labels(network: Network, data: Dataset, targeted: bool) -> Tensor:
+    if data.labels is None:
+        if targeted:
+            raise DataError("a targeted attack needs the class to reach for each image: give labels")
+        parts = [network.scores(part).argmax(1) for part in data.images.split(256)]
+        return torch.cat(parts)
+    wrong = (data.labels < 0) | (data.labels >= network.classes)
+    if wrong.any():
+        bad = int(wrong.nonzero()[0])
+        raise DataError(
+            f"image {data.indices[bad]} has the label {int(data.labels[bad])}, the network has classes 0 to "
+            f"{network.classes - 1}"
+        )
+    return data.labels.to(network.device)
+
+
+def _lower(lower: Sequence[int] | np.ndarray | Tensor | None, count: int) -> Tensor:
+    if lower is None:
+        return torch.zeros(count, dtype=torch.int64)
+    bounds = torch.as_tensor(np.asarray(lower, dtype=np.int64))
+    if bounds.shape != (count,) or bool((bounds < 0).any()):
+        raise DataError(
+            f"lower bounds of shape {tuple(bounds.shape)} for {count} images: give one, 0 or more, for each"
+        )
+    return bounds
+
+
+def _eight_bits(domain: Domain, data: Dataset) -> Domain:
+    """The domain with its ends at 8-bit values, if the images are of that kind."""
+    off = (rounded(data.images.clamp(0, 1)) != data.images).flatten(1).any(1)
+    if off.any():
+        bad = data.indices[int(off.nonzero()[0])]
+        raise DataError(
+            f"image {bad} is no 8-bit image (a value is not a multiple of 1/255 from 0 to 1), so no change of it could "
+            "be stored as one: round the images first, or leave the rounding out"
+        )
+    low = (domain.low.clamp(min=0) * LEVELS).ceil() / LEVELS
+    high = (domain.high.clamp(max=1) * LEVELS).floor() / LEVELS
+    return replace(domain, low=low, high=high)
+
+
+def _views(network: Network, labels: Tensor, targeted: bool) -> list[tuple[Network, Tensor, Tensor]]:
+    """Networks, labels to leave, and images: one for all, or one for each class to reach."""
+    if not targeted:
+        return [(network, labels, torch.arange(len(labels), device=labels.device))]
+    leave = torch.zeros_like(labels)
+    return [(towards(network, int(c)), leave, (labels == c).nonzero()[:, 0]) for c in labels.unique()]
+
+
+def _undecided(network: Network, images: Tensor, labels: Tensor) -> Tensor:
+    """Which images do not have the wanted decision as they are, bool ``[images]``; the source has the last word."""
+    decided = torch.zeros(len(images), dtype=torch.bool, device=images.device)
+    for rows in torch.arange(len(images), device=images.device).split(256):
+        scores = network.scores(images[rows].reshape(-1, *network.input_shape))
+        for row in rows[margins(scores, labels[rows]) <= round_off(scores)].tolist():
+            decided[row] = replays(network, images[row], int(labels[row]))
+    return ~decided
+
+
+def _notes(network: Network, method: str, gradients: bool) -> tuple[str, ...]:
+    if method == "values":
+        return ("the method values improves adversarial inputs of other methods and finds none by itself: use auto",)
+    if gradients or method != "auto":
+        return ()
+    left_out = ", ".join(name for name, entry in METHODS.items() if entry.gradients)
+    return (f"{network.name} gives no gradients, so the methods that need them were left out: {left_out}",)

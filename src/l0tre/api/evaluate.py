@@ -1,0 +1,188 @@
+"""The functions that users call: evaluate, anytime, resume."""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from l0tre.api.inputs import Images, Labels, load_inputs
+from l0tre.api.load import load
+from l0tre.domain import Colours, Domain, GridKind
+from l0tre.errors import StoreError
+from l0tre.evaluation.driver import drive
+from l0tre.evaluation.problem import ATTACK, GuaranteeWish, Settings, make_problem, start
+from l0tre.evaluation.results import Snapshot
+from l0tre.model.load import Source
+from l0tre.store import Inputs, Run, create_run, open_run, read_config, read_inputs, write_exports
+
+__all__ = ["anytime", "evaluate", "resume", "resume_anytime"]
+
+
+def anytime(
+    network: Source,
+    images: Images,
+    labels: Labels = None,
+    *,
+    max_t: int = 2,
+    epsilon: float = 0.25,
+    grid: GridKind = "uniform",
+    colours: Colours = "grid",
+    domain: Domain | None = None,
+    memory: int = 0,
+    sample: float = 0.0,
+    seed: int = 0,
+    guarantee: GuaranteeWish = "auto",
+    attack: int = ATTACK,
+    device: str = "auto",
+    time_budget: float | None = None,
+    out: str | Path | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    extra_config: Mapping[str, Any] | None = None,
+) -> Iterator[Snapshot]:
+    """Evaluate a set of inputs, giving out the bounds after every step; stop whenever you like.
+
+    Args:
+        network: What :func:`l0tre.load` gives or takes.
+        images: ``[images, *shape]`` in the domain, or a data set from :func:`l0tre.data.load_data`.
+        labels: One for each image; without them the network's own decisions count.
+        max_t: Largest number of groups that are changed together exhaustively.
+        epsilon: Spacing of the grid, in the domain's units.
+        grid: ``uniform`` (end points included, spacing at most ``epsilon``) or ``paper`` (the published code's).
+        colours: ``grid`` (all combinations of a pixel's channel values) or ``corners`` (end points only).
+        domain: What may change, see :func:`l0tre.make_domain`; default every pixel or feature in [0, 1].
+        memory: Bytes that batches may take; 0 for a share of what is free.
+        sample: Milliseconds for each image in the real-time mode: random subspaces of ``max_t`` groups instead of all,
+            upper bounds only, guarantee ``sampled``; 0 for the exhaustive search.
+        seed: Of the random subspaces.
+        guarantee: What the lower bounds hold for: ``certified`` (all real values), ``grid``, ``lipschitz`` (all real
+            values, ``max_t`` at most 2), or ``auto``: certified where the network's operations allow it, else grid.
+        attack: Forward and backward passes for each image to look for closer adversarial inputs (see
+            :func:`l0tre.attack`), beyond what the search gives anyway; 0 for none.
+        device: Where to compute, if ``network`` is not loaded yet.
+        time_budget: Seconds; ``None`` for no limit.
+        out: A new folder for a run that survives a crash and can be resumed.
+        stop: Asked between two steps.
+        extra_config: More entries for the stored configuration.
+
+    Yields:
+        A :class:`Snapshot` after every step.
+
+    Raises:
+        L0treError: At once, before the first snapshot, if anything given cannot be used.
+    """
+    settings = Settings(max_t, epsilon, grid, colours, memory, sample, seed, guarantee, attack)
+    net, data = load_inputs(network, images, labels, device)
+    problem = make_problem(
+        net,
+        data.images,
+        data.labels,
+        indices=data.indices,
+        domain=domain,
+        settings=settings,
+        extra_config={"data": {"name": data.name}, **(extra_config or {})},
+    )
+    state = start(problem)
+    if out is None:
+        return drive(problem, state, time_budget=time_budget, stop=stop)
+    inputs = Inputs(data.images, data.labels, data.indices, problem.domain)
+    run = create_run(Path(out), inputs, state, excluded=problem.excluded, config=problem.config)
+    return _recorded(drive(problem, state, recorder=run, time_budget=time_budget, stop=stop), run, inputs)
+
+
+def _recorded(snapshots: Iterator[Snapshot], run: Run, inputs: Inputs) -> Iterator[Snapshot]:
+    """Pass snapshots on; however the caller ends, close the database and write the exports."""
+    last: Snapshot | None = None
+    try:
+        for last in snapshots:
+            yield last
+    finally:
+        run.close()
+        if last is not None:
+            write_exports(run.folder, last, inputs.images, inputs.indices)
+
+
+def evaluate(network: Source, images: Images, labels: Labels = None, **options: Any) -> Snapshot:
+    """Evaluate a set of inputs and return the final bounds.
+
+    Args:
+        network: As for :func:`anytime`.
+        images: As for :func:`anytime`.
+        labels: As for :func:`anytime`.
+        options: All other arguments of :func:`anytime`.
+
+    Returns:
+        The last snapshot.
+    """
+    return _last(anytime(network, images, labels, **options))
+
+
+def resume_anytime(
+    folder: str | Path,
+    network: Source | None = None,
+    *,
+    device: str = "auto",
+    time_budget: float | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Iterator[Snapshot]:
+    """Go on with a run folder where it stopped; no finished step is repeated.
+
+    Args:
+        folder: The run folder.
+        network: The network, if it did not come from a file or a name; it must be the same one.
+        device: Where to compute.
+        time_budget: Seconds for this call; ``None`` for no limit.
+        stop: Asked between two steps.
+
+    Yields:
+        A snapshot after every step, seconds and queries counted from the run's very start.
+
+    Raises:
+        StoreError: If the folder is not a run, is damaged, or the network is another one.
+    """
+    folder = Path(folder)
+    config, inputs = read_config(folder), read_inputs(folder)
+    model = config["model"]
+    if network is None:
+        if "path" not in model:
+            raise StoreError(f"the run in {folder} used a network given from Python: pass the network to resume it")
+        shape = tuple(model["input_shape"])
+        network = load(model["path"], mean=model["mean"], std=model["std"], input_shape=shape, device=device)
+    net = load(network, input_shape=tuple(inputs.images.shape[1:]), device=device)
+    if net.fingerprint != model["fingerprint"]:
+        raise StoreError(
+            f"the network {net.name} is not the one that the run in {folder} began with "
+            "(its weights or operations differ)"
+        )
+    problem = make_problem(
+        net,
+        inputs.images,
+        inputs.labels,
+        indices=inputs.indices,
+        domain=inputs.domain,
+        settings=Settings(**config["settings"]),
+        extra_config=config,
+    )
+    run = open_run(folder)
+    state = run.load_state()
+    if [bounds.index for bounds in state.bounds] != list(problem.indices):
+        run.close()
+        raise StoreError(f"{folder} holds other images than the network classifies correctly now: start a new run")
+    return _recorded(drive(problem, state, recorder=run, time_budget=time_budget, stop=stop), run, inputs)
+
+
+def resume(folder: str | Path, network: Source | None = None, **options: Any) -> Snapshot:
+    """Go on with a run folder to its end.
+
+    Args:
+        folder: The run folder.
+        network: As for :func:`resume_anytime`.
+        options: All other arguments of :func:`resume_anytime`.
+
+    Returns:
+        The last snapshot.
+    """
+    return _last(resume_anytime(folder, network, **options))
+
+
+def _last(snapshots: Iterator[Snapshot]) -> Snapshot:
+    return deque(snapshots, maxlen=1)[0]

@@ -1,0 +1,78 @@
+"""Start a run folder, or go on with one, whichever is there."""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from l0tre.api.evaluate import anytime, resume_anytime
+from l0tre.data import Dataset
+from l0tre.errors import StoreError
+from l0tre.evaluation.results import Snapshot
+from l0tre.model.network import Network
+from l0tre.store import read_config, read_inputs, read_snapshot
+from l0tre.store.database import DATABASE
+
+__all__ = ["Watch", "go_on", "last_of"]
+
+# Goes through the snapshots of a run, whose name comes first, and returns the last one.
+Watch = Callable[[str, Iterator[Snapshot]], Snapshot]
+
+
+def go_on(
+    folder: Path,
+    network: Network,
+    data: Dataset,
+    *,
+    time_budget: float | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    **options: Any,
+) -> Iterator[Snapshot]:
+    """Start a run folder, or go on with it where it stopped.
+
+    Args:
+        folder: The run folder, which need not be there yet.
+        network: The network.
+        data: The images, already in the network's shape.
+        time_budget: Seconds for this call; ``None`` for no limit.
+        stop: Asked between two steps.
+        options: All other arguments of :func:`l0tre.anytime`.
+
+    Returns:
+        The snapshots; of a finished run the stored one alone, and nothing is computed.
+
+    Raises:
+        StoreError: If the folder holds a run with another network, other images or other settings.
+    """
+    if not (folder / DATABASE).exists():
+        return anytime(network, data, out=folder, time_budget=time_budget, stop=stop, **options)
+    _check_same(folder, network, data, options)
+    stored = read_snapshot(folder)
+    if stored.finished:
+        return iter((stored,))
+    return resume_anytime(folder, network, time_budget=time_budget, stop=stop)
+
+
+def _check_same(folder: Path, network: Network, data: Dataset, options: Mapping[str, Any]) -> None:
+    """Refuse to go on with a run that was set up otherwise than asked for now."""
+    config, inputs = read_config(folder), read_inputs(folder)
+    other = "give what it was begun with, or another --out"
+    if config["model"]["fingerprint"] != network.fingerprint:
+        raise StoreError(
+            f"{folder} holds a run of another network than {network.name} (its weights or operations differ): {other}"
+        )
+    if inputs.indices != data.indices or not torch.equal(inputs.images, data.images):
+        raise StoreError(
+            f"{folder} holds a run on {len(inputs.indices)} images, not on the {len(data.indices)} asked for: {other}"
+        )
+    for name, wish in options.items():
+        stored = config["settings"].get(name, wish)
+        if name != "memory" and stored != wish and (name, wish) != ("guarantee", "auto"):
+            raise StoreError(f"{folder} holds a run with {name} {stored}, not {wish}: {other}")
+
+
+def last_of(_: str, snapshots: Iterator[Snapshot]) -> Snapshot:
+    """Watch nothing: go through the snapshots and return the last one."""
+    return deque(snapshots, maxlen=1)[0]

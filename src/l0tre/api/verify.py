@@ -1,0 +1,231 @@
+"""One question about one input: can changing at most so many groups change the decision? And proofs of the answer."""
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from l0tre.api.inputs import load_inputs
+from l0tre.certify.checker.certificate import make_certificate, write_certificate
+from l0tre.certify.proof import ARITHMETIC
+from l0tre.certify.regions.nodes import Nodes
+from l0tre.certify.regions.tree import make_tree
+from l0tre.data import Dataset
+from l0tre.domain import Domain
+from l0tre.errors import ConfigError
+from l0tre.evaluation.driver import drive
+from l0tre.evaluation.problem import Problem, Settings, make_problem, start
+from l0tre.evaluation.results import Guarantee, ImageBounds, Snapshot, Witness
+from l0tre.model.load import Source
+
+__all__ = ["Verdict", "verify"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The answer to: can changing at most ``radius`` groups change the decision?
+
+    Attributes:
+        answer: ``safe`` (no, in the sense of ``guarantee``), ``unsafe`` (yes, see ``witness``) or ``unknown``.
+        radius: The number of groups asked about.
+        lower: Proved so far.
+        upper: Shown so far.
+        guarantee: What ``lower`` holds for.
+        arithmetic: Soundness of the proof in floating point, in words.
+        witness: The adversarial input, for ``unsafe``.
+        reason: Why the answer is ``unknown``; empty otherwise.
+        timed_out: Whether the time budget ended the search.
+        share: Part of the sets of ``lower + 1`` groups that is proved safe; 1 if the answer is ``safe``.
+        unit: What a group is called.
+        seconds: Time spent.
+        queries: Forward passes spent, or nodes bounded.
+    """
+
+    answer: Literal["safe", "unsafe", "unknown"]
+    radius: int
+    lower: int
+    upper: int
+    guarantee: Guarantee
+    arithmetic: str
+    witness: Witness | None
+    reason: str
+    timed_out: bool
+    share: float
+    unit: str
+    seconds: float
+    queries: int
+
+
+def verify(
+    network: Source,
+    image: np.ndarray | Tensor | Dataset,
+    label: int | None = None,
+    *,
+    radius: int,
+    domain: Domain | None = None,
+    device: str = "auto",
+    time_budget: float | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    certificate: str | Path | None = None,
+    about: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> Verdict:
+    """Decide whether one input keeps its decision when at most ``radius`` groups change.
+
+    Args:
+        network: As for :func:`l0tre.anytime`.
+        image: One input, of the network's input shape, or a data set of one.
+        label: Its label; default the network's decision.
+        radius: Number of groups that may change.
+        domain: As for :func:`l0tre.anytime`, likewise ``device``, ``time_budget`` and ``stop``.
+        device: Where to compute, if ``network`` is not loaded yet.
+        time_budget: Seconds; the answer is ``unknown`` after them.
+        stop: Asked between two steps.
+        certificate: File for the proof, written if the answer is ``safe``; see :func:`l0tre.check`.
+        about: More entries for the certificate's description.
+        settings: ``guarantee``, ``epsilon``, ``grid``, ``colours``, ``memory``, ``attack`` as for
+            :func:`l0tre.anytime`; the default of ``attack`` is 0 here, as a proof looks for witnesses itself.
+
+    Returns:
+        The verdict.
+
+    Raises:
+        ConfigError: If ``radius`` is below 1 or above the number of groups, or a certificate is wanted of a proof that
+            is not certified.
+        DataError: If the network misclassifies the input unchanged.
+    """
+    if radius < 1:
+        raise ConfigError(f"the radius is {radius}: give 1 or more")
+    if isinstance(image, Dataset):
+        images, labels = image, None
+    else:
+        images, labels = image[None], None if label is None else [label]  # type: ignore[assignment]
+    net, data = load_inputs(network, images, labels, device)
+    problem = make_problem(
+        net,
+        data.images,
+        data.labels,
+        indices=data.indices,
+        domain=domain,
+        settings=Settings(max_t=radius, **{"attack": 0, **settings}),
+        extra_config={"data": {"name": data.name}},
+    )
+    if certificate is not None and problem.settings.guarantee != "certified":
+        why = problem.config["guarantee"].get("note", f"the guarantee is {problem.settings.guarantee}")
+        raise ConfigError(f"there is no certificate without a certified proof ({why}): leave the certificate out")
+    if certificate is not None:
+        _check_writable(Path(certificate))
+    proof = _ProvedNodes(radius)
+    began = time.monotonic()
+    keep = proof.add if certificate is not None else None
+    for snapshot in drive(problem, start(problem), time_budget=time_budget, stop=stop, on_proved=keep):
+        bounds = snapshot.images[0]
+        if bounds.lower >= radius or bounds.upper <= radius:
+            break
+    out_of_time = time_budget is not None and time.monotonic() - began >= time_budget
+    verdict = _verdict(problem, radius, snapshot, bounds, out_of_time)
+    if certificate is not None and verdict.answer == "safe":
+        proof.write(Path(certificate), problem, {"seconds": round(verdict.seconds, 3), **(about or {})})
+    return verdict
+
+
+def _verdict(problem: Problem, radius: int, last: Snapshot, bounds: ImageBounds, out_of_time: bool) -> Verdict:
+    answer: Literal["safe", "unsafe", "unknown"] = "unknown"
+    reason = ""
+    if bounds.upper <= radius:
+        answer = "unsafe"
+    elif bounds.lower >= radius:
+        answer = "safe"
+    elif bounds.blocked and bounds.guarantee == "lipschitz":
+        reason = f"the grid is too coarse for the Lipschitz bound at t = {bounds.blocked}: give a smaller epsilon"
+    elif bounds.blocked:
+        reason = f"a tie between two classes was met with {bounds.blocked} changed {last.unit}s"
+    else:
+        what = "the time is over" if out_of_time else "it was stopped"
+        reason = f"{what} at level t = {last.t} of {radius}, {_percent(last.level_share)} of its sets done"
+    return Verdict(
+        answer,
+        radius,
+        bounds.lower,
+        bounds.upper,
+        bounds.guarantee,
+        problem.config["guarantee"]["arithmetic"],
+        bounds.witness if answer == "unsafe" else None,
+        reason,
+        answer == "unknown" and out_of_time,
+        1.0 if answer == "safe" else last.level_share,
+        last.unit,
+        last.seconds,
+        last.queries,
+    )
+
+
+def _percent(share: float) -> str:
+    """A share that is not rounded up to all, nor down to nothing."""
+    return f"{min(share, 0.9999):.2%}" if share >= 1e-4 else f"{share:.1e}" if share else "none"
+
+
+def _check_writable(path: Path) -> None:
+    """Refuse a place where no file can be written before the proof, which may take hours, not after it."""
+    if path.is_dir() or not path.parent.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ConfigError(f"the certificate {path} cannot be written: give a file in a folder that exists")
+
+
+class _ProvedNodes:
+    """The proved nodes of the level that answers the question."""
+
+    def __init__(self, radius: int) -> None:
+        self.radius = radius
+        self.parts: list[tuple[Nodes, Tensor]] = []
+
+    def add(self, t: int, _: int, nodes: Nodes, bounds: Tensor) -> None:
+        if t == self.radius:
+            device = torch.device("cpu")
+            self.parts.append((nodes.to(device), bounds.to(device)))
+
+    def write(self, path: Path, problem: Problem, about: Mapping[str, Any]) -> None:
+        """Write the certificate: nodes of cells first, then those of boxes."""
+        domain, network = problem.domain.to(torch.device("cpu")), problem.network
+        width = domain.members.shape[1]
+        cells, bounds, low, high = [], [], [], []
+        for boxes in (False, True):
+            for nodes, margins in self.parts:
+                if (nodes.low is not None) != boxes or not len(nodes):
+                    continue
+                order = nodes.cells.argsort(dim=1, stable=True)
+                cells.append(nodes.cells.gather(1, order))
+                bounds.append(margins)
+                if nodes.low is not None and nodes.high is not None:
+                    wide = order[:, :, None].expand(-1, -1, width)
+                    low.append(nodes.low.gather(1, wide))
+                    high.append(nodes.high.gather(1, wide))
+        boxed = sum(len(part) for part in low)
+        total = sum(len(part) for part in cells)
+        box = torch.cat([torch.full((total - boxed,), -1), torch.arange(boxed)])
+        certificate = make_certificate(
+            network,
+            problem.images[0].cpu().reshape(domain.shape),
+            domain,
+            label=int(problem.labels[0]),
+            order=make_tree(domain, network.exact).order.numpy(),
+            cells=torch.cat(cells).numpy(),
+            bounds=torch.cat(bounds).numpy(),
+            arithmetic=ARITHMETIC,
+            box=box.numpy(),
+            low=torch.cat(low).numpy() if low else None,
+            high=torch.cat(high).numpy() if high else None,
+            about={
+                "model": network.name,
+                "index": problem.indices[0],
+                "unit": domain.unit,
+                "versions": problem.config["versions"],
+                **about,
+            },
+        )
+        write_certificate(path, certificate)

@@ -1,0 +1,214 @@
+"""The search by clusters: what is far apart is decided by sums, the rest by boxes of values."""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from l0tre.certify.boxes.box_bounds import lower_bounds
+from l0tre.certify.boxes.first_pass import first_pass
+from l0tre.certify.boxes.head import above
+from l0tre.certify.boxes.windowed import Windowed
+from l0tre.certify.cells.cell_search import NARROWEST, Step
+from l0tre.certify.regions.nodes import Nodes, join, root, shares, split_boxes
+from l0tre.certify.relax.instance import Halted, Instance
+from l0tre.domain import Domain
+from l0tre.errors import ModelError
+from l0tre.memory import Batcher
+from l0tre.model.network import exact_float32, margins
+
+__all__ = ["BoxSearch"]
+
+STEP_SECONDS = 0.5  # of work in one step
+PASS_SECONDS = 10.0  # of work in one first_pass, which gives no result before its end
+FIRST_IMAGES = 4  # looked at first when nothing is known about its time
+TRIED = 2**13  # boxes of a batch whose worst corner is tried as a witness
+MOST_BOXES = {"cpu": 2**11, "cuda": 2**19}  # bounded together
+
+
+class BoxSearch:
+    """The search for the images of one instance at one level ``t``, used as ``certify.search.CellSearch`` is."""
+
+    def __init__(self, windowed: Windowed, domain: Domain, batcher: Batcher, t: int) -> None:
+        self.windowed = windowed
+        self.batcher = batcher
+        self.t = t
+        self.total = math.comb(domain.groups, t)
+        self.widths = torch.nn.functional.pad(
+            (domain.high - domain.low).double().to(windowed.instance.images.device), (0, 1), value=1.0
+        )
+        # Many, since those of one arrangement go together: a GPU would wait for the many small steps of a few.
+        per_node = 8 * 8 * windowed.weights.shape[-1] * (1 + t * domain.members.shape[1])
+        most = MOST_BOXES["cuda" if windowed.instance.images.is_cuda else "cpu"]
+        self.batch = max(1, min(most, windowed.budget // per_node))
+        self.fresh: list[int] = []
+        self.boxes: list[Nodes] = []
+
+    @property
+    def instance(self) -> Instance:
+        """The images."""
+        return self.windowed.instance
+
+    def begin(self, image: int) -> None:
+        """Start from all sets of an image, a row of the instance."""
+        self.fresh.append(image)
+
+    def go_on(self, image: int, fronts: Sequence[Nodes]) -> None:
+        """Go on from what :meth:`left` gave, or from cells that were split without anything being proved."""
+        if any(part.low is None for part in fronts):
+            self.begin(image)  # all sets, so that boxes beside the cells must not be added to them
+            return
+        for part in fronts:
+            moved = part.to(self.instance.images.device)
+            self.boxes.append(replace(moved, image=torch.full_like(moved.image, image)))
+
+    def open(self) -> bool:
+        """Whether anything is left to prove."""
+        return bool(self.fresh or self.boxes)
+
+    def is_open(self, image: int) -> bool:
+        """Whether anything is left to prove for one image; looks through all open boxes."""
+        return image in self.fresh or any(bool((part.image == image).any()) for part in self.boxes)
+
+    def left(self, image: int) -> tuple[Nodes, ...]:
+        """The open nodes of one image, on the CPU, with row number 0."""
+        cpu = torch.device("cpu")
+        if image in self.fresh:
+            return (root(0, self.t, cpu),)
+        own = [part.pick(part.image == image) for part in self.boxes]
+        own = [replace(part, image=torch.zeros_like(part.image)) for part in own if len(part)]
+        return (join(own).to(cpu),) if own else ()
+
+    def drop(self, images: Sequence[int]) -> None:
+        """Forget the nodes of some images."""
+        self.fresh = [image for image in self.fresh if image not in images]
+        gone = torch.tensor(list(images), device=self.instance.images.device)
+        kept = [part.pick(~torch.isin(part.image, gone)) for part in self.boxes]
+        self.boxes = [part for part in kept if len(part)]
+
+    @torch.inference_mode()
+    def step(self) -> Step:
+        """Look at the images that were not looked at yet, or bound boxes for a while.
+
+        Each look at new images and each batch is all or nothing: halted, or out of memory, it leaves open what was open
+        before it, and counts nothing.
+        """
+        result = _Tally(self.instance)
+        began = time.monotonic()
+        while self.open() and time.monotonic() - began < STEP_SECONDS:
+            before = [*self.fresh], [*self.boxes]
+            try:
+                with exact_float32(self.instance.images.device):
+                    self._first_pass(result) if self.fresh else self._bound(result)
+                continue
+            except Halted:
+                self.fresh, self.boxes = before
+                break
+            except torch.OutOfMemoryError as error:
+                self.fresh, self.boxes = before
+                if self.batch == 1:
+                    raise ModelError("the device has too little memory for a single box: use --device cpu") from error
+            torch.cuda.empty_cache()
+            self.batch = max(1, self.batch // 2)
+            self.windowed = replace(self.windowed, budget=max(1, self.windowed.budget // 2))
+        return result.step()
+
+    def _first_pass(self, result: "_Tally") -> None:
+        """Survey as many images as seem to take a few seconds: many share the cost of starting small steps of work."""
+        pace, began = self.windowed.local.pace, time.monotonic()
+        most = FIRST_IMAGES if self.t not in pace else max(FIRST_IMAGES, int(PASS_SECONDS / pace[self.t]))
+        chosen = self.fresh[:most]
+        found = first_pass(self.windowed, torch.tensor(chosen, device=self.instance.images.device), self.t)
+        pace[self.t] = max(time.monotonic() - began, 1e-3) / len(chosen)
+        self.fresh = self.fresh[most:]
+        if len(found.left):
+            self.boxes.append(found.left)
+        for image, proved, bounded in zip(chosen, found.proved, found.bounded, strict=True):
+            result.add(image, bounded, proved)
+
+    def _bound(self, result: "_Tally") -> None:
+        nodes = self.boxes.pop()
+        if len(nodes) > self.batch:
+            self.boxes.append(nodes.pick(slice(0, len(nodes) - self.batch)))
+            nodes = nodes.pick(slice(len(nodes) - self.batch, len(nodes)))
+        bounds, forms = lower_bounds(self.windowed, nodes)
+        safe = above(self.windowed, nodes.image, bounds, self.t)
+        failed = (~safe).nonzero()[:, 0]
+        left = nodes.pick(failed)
+        ties: set[int] = set()
+        if len(left):
+            worst, rows = bounds[failed].nan_to_num(nan=-math.inf).min(1)
+            slopes = forms[failed, rows, 1:].view(len(failed), self.t, -1)
+            self._try_corners(result, left, slopes, worst)
+            left, ties = self._halve(left, slopes)
+        done = nodes.pick(safe)
+        counts = nodes.image.bincount(minlength=len(self.instance.images)).tolist()
+        proved = shares(self.instance.tree, done) if len(done) else {}
+        if len(left):
+            self.boxes.append(left)
+        # Only now, when nothing can fail any more: what is entered must not be bounded again.
+        result.ties |= ties
+        for image, count in enumerate(counts):
+            if count:
+                result.add(image, count, proved.get(image, Fraction(0)))
+
+    def _try_corners(self, result: "_Tally", nodes: Nodes, slopes: Tensor, worst: Tensor) -> None:
+        """Run the worst corners of the worst boxes through the network itself."""
+        chosen = worst.topk(min(TRIED, len(worst)), largest=False).indices
+        nodes = nodes.pick(chosen)
+        assert nodes.low is not None
+        assert nodes.high is not None
+        corners = torch.where(slopes[chosen] > 0, nodes.low, nodes.high)
+        inputs = torch.nn.functional.pad(self.instance.images[nodes.image], (0, 1))
+        inputs = inputs.scatter_(1, self._members(nodes).flatten(1), corners.flatten(1))[:, :-1].float()
+        shape = self.windowed.local.plan.graph.input_shape
+        scores = self.batcher.run(len(inputs), lambda a, b: inputs[a:b].view(-1, *shape))
+        result.offer(nodes.image, margins(scores, self.instance.labels[nodes.image]), inputs)
+
+    def _halve(self, nodes: Nodes, slopes: Tensor) -> tuple[Nodes, set[int]]:
+        """Halve boxes; those that are too narrow hold a tie and are left out, and their images are told."""
+        assert nodes.low is not None
+        assert nodes.high is not None
+        extent = nodes.high - nodes.low
+        narrow = (extent / self.widths[self._members(nodes)]).amax((1, 2)) < NARROWEST
+        # Slopes are those over the whole side; a side without a slope can still be the one that bends.
+        weight = slopes.abs() / extent.clamp(min=1e-300)
+        weight = weight + weight.flatten(1).mean(1)[:, None, None]
+        return split_boxes(nodes.pick(~narrow), weight[~narrow]), set(nodes.image[narrow].tolist())
+
+    def _members(self, nodes: Nodes) -> Tensor:
+        return self.instance.members[nodes.cells - self.instance.tree.slots]
+
+
+class _Tally:
+    """What a step found so far."""
+
+    def __init__(self, instance: Instance) -> None:
+        self.instance = instance
+        self.nodes: dict[int, int] = {}
+        self.shares: dict[int, Fraction] = {}
+        self.ties: set[int] = set()
+        self.best: dict[int, tuple[float, Tensor]] = {}
+
+    def add(self, image: int, nodes: int, proved: Fraction) -> None:
+        self.nodes[image] = self.nodes.get(image, 0) + nodes
+        self.shares[image] = self.shares.get(image, Fraction(0)) + proved
+
+    def offer(self, image: Tensor, margin: Tensor, inputs: Tensor) -> None:
+        """Keep the input with the smallest margin below zero for each image."""
+        rows = (margin < 0).nonzero()[:, 0]
+        found = zip(rows.tolist(), image[rows].tolist(), margin[rows].tolist(), strict=True)
+        for row, number, value in found:
+            if number not in self.best or value < self.best[number][0]:
+                self.best[number] = (value, inputs[row])
+
+    def step(self) -> Step:
+        device = self.instance.images.device
+        none = root(0, 1, device).pick(slice(0, 0))
+        candidates = {image: changed for image, (_, changed) in self.best.items()}
+        bounds = self.instance.images.new_zeros(0)
+        return Step(none, bounds, self.nodes, self.shares, frozenset(self.ties), candidates)

@@ -1,0 +1,1 @@
+"""Certificates and the checker, which shares the graph with the prover and nothing else."""

@@ -1,0 +1,1 @@
+"""Regions of inputs that search nodes stand for: cells of groups, boxes of values."""

@@ -1,0 +1,1 @@
+"""Linear relaxation: intervals, CROWN, concretisation over search nodes."""

@@ -1,0 +1,287 @@
+"""Lower bounds of the margins over search nodes: the layers' ranges first, then one pass for the margins."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from l0tre.certify.regions.nodes import Nodes
+from l0tre.certify.relax.concretize import cell_minima, chargeable_pixels, concretize, look_up_minima
+from l0tre.certify.relax.crown import LinearBound, carry, carry_window, neuron_rows, window_rows
+from l0tre.certify.relax.instance import Instance, table_row
+from l0tre.certify.relax.interval import Interval, step
+from l0tre.certify.relax.relaxation import Relaxation, relax
+from l0tre.certify.relax.supported import NONLINEAR
+
+__all__ = ["Bounds", "batch_sizes", "bound", "input_ranges", "is_proved"]
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What is known about a batch of nodes.
+
+    Attributes:
+        margins: float64 ``[nodes, classes - 1]``, lower bounds, in the order of ``Instance.rows``.
+        form: The linear lower bounds of the margins behind them.
+        table: For nodes of cells what each cell can take from the margins, see ``worst.cell_minima``.
+        proved: bool ``[nodes]``: every bound is finite and above its rounding error.
+        signs: What is known now, see ``Nodes.signs``.
+    """
+
+    margins: Tensor
+    form: LinearBound
+    table: Tensor | None
+    proved: Tensor
+    signs: Tensor | None
+
+    def pick(self, rows: Tensor) -> "Bounds":
+        """The bounds of some nodes, int64 ``[rows]``."""
+        local = None if self.form.local is None else self.form.local[rows]
+        form = LinearBound(self.form.coefficients[rows], self.form.constant[rows], local)
+        table, signs = (None if part is None else part[rows] for part in (self.table, self.signs))
+        return Bounds(self.margins[rows], form, table, self.proved[rows], signs)
+
+
+def bound(instance: Instance, nodes: Nodes, row_bytes: int, *, touching: bool = True) -> Bounds:
+    """Bound the margins of a batch of nodes.
+
+    Args:
+        instance: Network and images.
+        nodes: All of one kind.
+        row_bytes: Memory for the rows of a layer that are carried together.
+        touching: Whether lines whose gaps are charged to pixels should touch at the image's own values; else those that
+            are closer over the whole range are taken. Which is better depends on the network.
+
+    Returns:
+        The bounds.
+    """
+    lines, signs = _relaxations(instance, nodes, row_bytes, touching=touching)
+    end = len(instance.plan.graph.nodes) - 1
+    form = carry(instance.plan, end, instance.rows[nodes.image], lines.__getitem__, chargeable_pixels(instance, nodes))
+    table = cell_minima(instance, nodes, form) if nodes.low is None else None
+    worst = concretize(instance, nodes, form) if table is None else look_up_minima(instance, nodes, table)
+    margins = instance.margins[nodes.image] + form.constant + worst
+    return Bounds(margins, form, table, is_proved(instance, nodes, margins), signs)
+
+
+def is_proved(instance: Instance, nodes: Nodes, margins: Tensor) -> Tensor:
+    """Whether all bounds of a node are finite and above what rounding can cause, bool ``[nodes]``."""
+    return ((margins > instance.slack[nodes.image]) & torch.isfinite(margins)).all(1)
+
+
+def input_ranges(instance: Instance, nodes: Nodes, row_bytes: int) -> dict[int, Interval]:
+    """The ranges of what nonlinear operations read, by their source's position, each ``[nodes, *shape]``."""
+    kept: dict[int, Interval] = {}
+    _relaxations(instance, nodes, row_bytes, kept)
+    return kept
+
+
+def _relaxations(
+    instance: Instance, nodes: Nodes, row_bytes: int, kept: dict[int, Interval] | None = None, *, touching: bool = True
+) -> tuple[dict[int, Relaxation], Tensor | None]:
+    """The lines of every nonlinear operation, each from the ranges of the layers before it, which ``kept`` receives.
+
+    Also gives the signs that are known now, see ``Nodes.signs``.
+    """
+    plan, graph = instance.plan, instance.plan.graph.nodes
+    last = instance.plan.graph.last_use()
+    ranges: dict[int, Interval] = {}
+    lines: dict[int, Relaxation] = {}
+    signs: list[Tensor] = []
+    final = max((p for p, node in enumerate(graph) if node.op in NONLINEAR), default=0)
+    boxes = nodes.low is not None
+    for position in range(final + 1):
+        node = graph[position]
+        if node.op in NONLINEAR:
+            # Before its own range: rows that start behind this operation go through its lines.
+            source = node.inputs[0]
+            if kept is not None:
+                kept[source] = ranges[source]
+            before, after = instance.base[source][nodes.image], instance.base[position][nodes.image]
+            charged = touching and bool(chargeable_pixels(instance, nodes)) and position in plan.receptive_fields
+            lines[position] = relax(node, *ranges[source], before, after, near=charged)
+        exact = position in plan.affine and (boxes or position in instance.tables)
+        if not boxes and position in instance.tables:
+            ranges[position] = _widen(_look_up(instance, nodes, position), plan.slack[position])
+        elif position not in plan.affine or boxes or position in instance.walked:
+            inputs = [ranges[source] for source in node.inputs]
+            ranges[position] = (
+                _widen(step(node, inputs), plan.slack[position]) if position else _input_range(instance, nodes)
+            )
+        if position in plan.signed and nodes.signs is not None:
+            ranges[position] = _with_signs(ranges[position], nodes.signs[:, plan.signed[position]])
+        if position in plan.bounded and not exact:
+            _refine(instance, nodes, position, ranges[position], lines, row_bytes)
+        if position in plan.signed:
+            low, high = ranges[position]
+            signs.append(((low >= 0).to(torch.int8) - (high <= 0).to(torch.int8)).flatten(1))
+        for source in node.inputs:
+            if last[source] == position:
+                ranges.pop(source, None)
+    return lines, torch.cat(signs, 1) if signs else None
+
+
+def _with_signs(values: Interval, signs: Tensor) -> Interval:
+    """Ranges cut at zero where the sign is certain: what holds for a node holds for its parts."""
+    low, high = values
+    signs = signs.view(low.shape)
+    return torch.where(signs > 0, low.clamp(min=0), low), torch.where(signs < 0, high.clamp(max=0), high)
+
+
+def _widen(values: Interval, slack: Tensor) -> Interval:
+    # In one piece, since ranges are refined in place through flat views.
+    return (values[0] - slack).contiguous(), (values[1] + slack).contiguous()
+
+
+def _input_range(instance: Instance, nodes: Nodes) -> Interval:
+    """The range of every input value, ``[nodes, *shape]``."""
+    plan, shape = instance.plan, instance.plan.graph.nodes[0].shape
+    images = instance.images[nodes.image]
+    if nodes.low is not None and nodes.high is not None:
+        members = instance.members[nodes.cells - instance.tree.slots].flatten(1)
+        padded = torch.cat([images, images.new_zeros(len(images), 1)], 1)
+        low = padded.scatter(1, members, nodes.low.flatten(1))[:, :-1]
+        high = padded.scatter(1, members, nodes.high.flatten(1))[:, :-1]
+        return low.view(-1, *shape), high.view(-1, *shape)
+    touched = torch.zeros(len(nodes), instance.values + 1, dtype=torch.bool, device=plan.device)
+    slots = torch.arange(instance.tree.slots, device=plan.device) + instance.tree.slots
+    for cells in nodes.cells.T:
+        # Walking up from a slot to the cell's level meets the cell exactly if the slot lies in it.
+        height = instance.tree.heights[cells]
+        inside = (slots >> height[:, None]) == cells[:, None]
+        for column in instance.members.T:
+            touched.scatter_(
+                1, column.expand(len(nodes), -1), touched.gather(1, column.expand(len(nodes), -1)) | inside
+            )
+    moved = touched[:, :-1]
+    low = torch.where(moved, images + instance.down[nodes.image], images)
+    high = torch.where(moved, images + instance.up[nodes.image], images)
+    return low.view(-1, *shape), high.view(-1, *shape)
+
+
+def _look_up(instance: Instance, nodes: Nodes, position: int) -> Interval:
+    """The exact range of a first layer over nodes of cells, from the tables."""
+    table = instance.tables[position]
+    rows = table_row(instance.tree, nodes.cells, nodes.ranks())
+    own = instance.base[position][nodes.image]
+    low, high = own.flatten(1).clone(), own.flatten(1).clone()
+    for slot in range(nodes.cells.shape[1]):
+        low += table[0, nodes.image, rows[:, slot]]
+        high -= table[1, nodes.image, rows[:, slot]]
+    return low.view(own.shape), high.view(own.shape)
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """Ranges under refinement: smallest and largest values ``[nodes, neurons]`` at a position, changed in place."""
+
+    instance: Instance
+    nodes: Nodes
+    position: int
+    low: Tensor
+    high: Tensor
+    lines: dict[int, Relaxation]
+
+    def tighten(self, who: Tensor, which: Tensor, lower: Tensor, upper: Tensor) -> None:
+        """Intersect with what rows of neurons give: least changes of the values and of their negatives."""
+        centre = self.instance.base[self.position].flatten(1)[self.nodes.image[who], which]
+        error = self.instance.plan.slack[self.position].flatten()[which]
+        self.low[who, which] = torch.maximum(self.low[who, which], centre + lower - error)
+        self.high[who, which] = torch.minimum(self.high[who, which], centre - upper + error)
+
+
+def _refine(
+    instance: Instance, nodes: Nodes, position: int, values: Interval, lines: dict[int, Relaxation], row_bytes: int
+) -> None:
+    """Tighten ranges in place, of the neurons whose sign the intervals leave open; of all that move before a curve."""
+    plan = instance.plan
+    curved = any(
+        position in reader.inputs and reader.op in NONLINEAR and reader.op not in ("relu", "leaky_relu")
+        for reader in plan.graph.nodes
+    )
+    low, high = (ends.view(len(nodes), -1) for ends in values)
+    open_ = high - low > 4 * plan.slack[position].flatten() if curved else (low < 0) & (high > 0)
+    if bool(open_.any()):
+        most = max(1, row_bytes // _row_bytes(instance, position, nodes.cells.shape[1]))
+        refine = _refine_windows if position in plan.receptive_fields else _refine_whole
+        refine(_Layer(instance, nodes, position, low, high, lines), open_, most)
+
+
+def _refine_windows(layer: _Layer, open_: Tensor, most: int) -> None:
+    """Neurons of a map, of all nodes in one list, at most so many at once."""
+    instance, nodes, position = layer.instance, layer.nodes, layer.position
+    owner, neuron = open_.nonzero(as_tuple=True)
+    seen = instance.plan.receptive_fields[position].size
+    for start in range(0, len(owner), most):
+        instance.pulse()
+        who, which = owner[start : start + most], neuron[start : start + most]
+        begin, window = window_rows(instance.plan, position, which)
+        form = carry_window(
+            instance.plan, begin, window, layer.lines.__getitem__, who, seen, chargeable_pixels(instance, nodes)
+        )
+        change = form.constant + concretize(instance, nodes, form, who)
+        layer.tighten(who, which, change[:, 0], change[:, 1])
+
+
+def _refine_whole(layer: _Layer, open_: Tensor, most: int) -> None:
+    """Neurons that see whole maps, node by node, so that the rows of a node share its lines."""
+    instance, nodes = layer.instance, layer.nodes
+    count = open_.sum(1)
+    order = count.argsort()
+    counts = count[order].tolist()
+    start = next((place for place, number in enumerate(counts) if number), len(counts))
+    while start < len(counts):
+        stop = start + 1
+        # Nodes with about as many open neurons go together, padded to the largest number.
+        while stop < len(counts) and (stop + 1 - start) * counts[stop] <= max(most, counts[stop]):
+            stop += 1
+        who, width = order[start:stop], counts[stop - 1]
+        real, which = open_[who].to(torch.int8).topk(width, 1)
+        picked = {place: part.pick(who) for place, part in layer.lines.items()}
+        part = nodes.pick(who)
+        for column in range(0, width, most):
+            instance.pulse()
+            some = which[:, column : column + most]
+            begin, rows = neuron_rows(instance.plan, layer.position, some)
+            form = carry(
+                instance.plan,
+                begin,
+                torch.cat([rows, -rows], 1),
+                picked.__getitem__,
+                chargeable_pixels(instance, nodes),
+            )
+            change = form.constant + concretize(instance, part, form)
+            mask = real[:, column : column + most] > 0
+            owners = who[:, None].expand_as(some)[mask]
+            half = some.shape[1]
+            layer.tighten(owners, some[mask], change[:, :half][mask], change[:, half:][mask])
+        start = stop
+
+
+def _row_bytes(instance: Instance, position: int, t: int) -> int:
+    """Memory that a pair of rows and its copies take at the widest layer that it passes."""
+    plan = instance.plan
+    before = [place for place in range(position) if place in plan.bounded or place == 0]
+    if position not in plan.receptive_fields:
+        return 8 * (12 * max(plan.slack[place].numel() for place in before) + (4 * t + 8) * instance.tree.slots)
+    own, widest = plan.receptive_fields[position], 0
+    for place in before:
+        if place not in plan.receptive_fields:  # of another branch
+            continue
+        seen = plan.receptive_fields[place]
+        sides = [(own.size[d] - seen.size[d]) // seen.stride[d] + 1 for d in (0, 1)]
+        widest = max(widest, plan.graph.nodes[place].shape[0] * sides[0] * sides[1])
+    whole = 0 if instance.slot_of_pixel is not None else 8 * instance.tree.slots
+    return 8 * (20 * widest + 12 * own.size[0] * own.size[1] + whole)
+
+
+def batch_sizes(instance: Instance, t: int, budget: int) -> tuple[int, int]:
+    """How many nodes of ``t`` cells are bounded together, and the memory for their rows in bytes."""
+    plan = instance.plan
+    rows = instance.rows.shape[1]
+    widest = max(slack.numel() for slack in plan.slack)
+    per_node = 8 * (12 * plan.neurons + rows * (5 * widest + (3 * t + 6) * instance.tree.slots) + 4 * instance.values)
+    most = 8192 if plan.device.type == "cuda" else 64
+    # On a CPU rows that leave its caches are slower.
+    useful = 2**33 if plan.device.type == "cuda" else 2**23
+    return max(1, min(most, budget // 2 // per_node)), max(1, min(useful, budget // 4))

@@ -1,0 +1,363 @@
+"""Linear forms carried backwards through the relaxed network, from any layer to the input.
+
+A row is a linear form ``A (z - z0)`` of a layer's values, ``z0`` those of the image. Going backwards through a
+nonlinear operation each coefficient takes the line below (positive) or above (negative), so the form stays a lower
+bound; the lines' gaps at the image add up in a constant. Rows that start in a convolution are carried as windows: only
+the part of each map that the neuron sees.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from l0tre.certify.relax.plan import Plan, conv_backward
+from l0tre.certify.relax.relaxation import Relaxation
+from l0tre.certify.relax.supported import ELEMENTWISE
+from l0tre.model.graph import Node
+
+__all__ = ["LinearBound", "carry", "carry_window", "neuron_rows", "through_linear", "window_rows"]
+
+GetLines = Callable[[int], Relaxation]
+
+
+@dataclass(frozen=True)
+class LinearBound:
+    """Lower bounds in terms of the input: ``constant + coefficients . (x - x0) + local`` of every changed pixel.
+
+    Attributes:
+        coefficients: float64 ``[batch, rows, values]``, or of a window ``[batch, rows, channels * height * width]``.
+        constant: float64 ``[batch, rows]``.
+        local: float64 ``[batch, rows, pixels]`` (of the window), at most 0: what changing a pixel costs besides,
+            whatever its value; ``None`` for nothing.
+        top: int64 ``[batch]``, first row of each window in the input; ``None`` for whole inputs.
+        left: Likewise its first column.
+        size: Height and width of the window.
+    """
+
+    coefficients: Tensor
+    constant: Tensor
+    local: Tensor | None = None
+    top: Tensor | None = None
+    left: Tensor | None = None
+    size: tuple[int, int] = (0, 0)
+
+
+def carry(plan: Plan, start: int, rows: Tensor, lines: GetLines, changes: int = 0) -> LinearBound:
+    """Carry rows of whole layers to the input.
+
+    Args:
+        plan: The network.
+        start: Position that the rows belong to.
+        rows: float64 ``[batch, rows, values at start]``.
+        lines: Gives the lines of a nonlinear operation, for the same batch.
+        changes: If not 0, this many pixels change at the most, and gaps may be charged to them.
+
+    Returns:
+        The form at the input.
+    """
+    constant = rows.new_zeros(rows.shape[:2])
+    local: Tensor | None = None
+    open_ = {start: rows}
+    for position in range(start, 0, -1):
+        if position not in open_:
+            continue
+        rows = open_.pop(position)
+        node = plan.graph.nodes[position]
+        if node.op in ELEMENTWISE or node.op == "max_pool":
+            picked = lines(position)
+            if changes and position in plan.receptive_fields:
+                plane = plan.graph.nodes[0].shape[1:]
+                rows, more, near = _charge(plan, position, rows, picked, changes, node.shape[1:], (0, 0), plane)
+                local = near if local is None else local.add_(near)
+            else:
+                rows, more = _through_lines(rows, picked)
+            constant += more
+            if picked.index is not None:
+                size = plan.slack[node.inputs[0]].numel()
+                index = picked.index[:, None].expand_as(rows)
+                rows = rows.new_zeros(*rows.shape[:2], size).scatter_add_(2, index, rows)
+            parts = [rows]
+        else:
+            parts = through_linear(plan, position, node, rows)
+        for source, part in zip(node.inputs, parts, strict=True):
+            open_[source] = open_[source] + part if source in open_ else part
+    if 0 not in open_:  # the rows do not depend on the input
+        open_[0] = constant.new_zeros(*constant.shape, plan.slack[0].numel())
+    return LinearBound(open_[0], constant, local)
+
+
+def _charge(
+    plan: Plan,
+    position: int,
+    rows: Tensor,
+    lines: Relaxation,
+    changes: int,
+    size: tuple[int, ...],
+    origin: tuple[int, int],
+    shape: tuple[int, ...],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Go through lines and charge their gaps to pixels where that costs less.
+
+    The gap of a neuron is only paid if a changed pixel lies in what it sees: elsewhere its value is the image's own. So
+    the gaps can be summed up once (the constant), or charged to every pixel that the neuron sees and paid by those
+    that change, whichever is less for this row. Both are lower bounds, since gaps never raise a form.
+
+    Returns:
+        The rows, what the constant pays ``[batch, rows]``, and what pixels pay ``[batch, rows, pixels]``.
+    """
+    below, above, gap_below, gap_above = lines.maps[:, :, None]
+    gaps = _by_sign(rows, gap_below, gap_above).view(*rows.shape[:2], -1, *size).sum(2)
+    near = plan.receptive_fields[position].spread(gaps, origin, (shape[0], shape[1])).flatten(2)
+    once = gaps.sum((2, 3))
+    cheaper = changes * near.amin(2) > once
+    return _by_sign(rows, below, above), once.masked_fill_(cheaper, 0.0), near.mul_(cheaper[:, :, None])
+
+
+def _through_lines(rows: Tensor, lines: Relaxation) -> tuple[Tensor, Tensor]:
+    below, above, gap_below, gap_above = lines.maps[:, :, None]
+    return _by_sign(rows, below, above), _by_sign(rows, gap_below, gap_above).sum(2)
+
+
+def _by_sign(rows: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+    """Multiply rows by one factor where they are above zero and by another where they are below."""
+    if rows.is_cuda:  # the fewest passes over memory
+        return torch.where(rows > 0, positive, negative).mul_(rows)
+    # On a CPU choosing element by element is several times slower than arithmetic.
+    return (rows.clamp(min=0) * positive).addcmul_(rows.clamp(max=0), negative)
+
+
+def through_linear(plan: Plan, position: int, node: Node, rows: Tensor) -> list[Tensor]:
+    """Coefficients of a linear operation's inputs."""
+    batch, count, _ = rows.shape
+    source = plan.graph.nodes[node.inputs[0]].shape
+    if node.op == "conv":
+        _, height, width = node.shape
+        return [conv_backward(plan, position, rows.flatten(0, 1), height, width, whole=True).view(batch, count, -1)]
+    if node.op == "linear":
+        weight = node.tensors["weight"]
+        return [(rows.view(batch, count, -1, weight.shape[0]) @ weight).flatten(2)]
+    shaped = rows.view(batch, count, *node.shape)
+    if node.op == "scale":
+        scale = node.tensors.get("scale")
+        shaped = shaped if scale is None else shaped * scale
+        return [_collect(shaped, source)]
+    if node.op == "reshape":
+        return [rows]
+    if node.op == "transpose":
+        forward = node.ints("permutation")
+        inverse = [forward.index(d) + 2 for d in range(len(forward))]
+        return [shaped.permute(0, 1, *inverse).flatten(2)]
+    if node.op == "pad":
+        return [_unpad(node, shaped).flatten(2)]
+    if node.op == "mean":
+        dims = node.ints("dims")
+        kept = [1 if d in dims else size for d, size in enumerate(source)]
+        share = 1.0
+        for d in dims:
+            share /= source[d]
+        return [(shaped.reshape(batch, count, *kept) * share).expand(batch, count, *source).flatten(2)]
+    if node.op == "concat":
+        dim = int(node.number("dim"))
+        sizes = [plan.graph.nodes[s].shape[dim] for s in node.inputs]
+        return [part.flatten(2) for part in shaped.split(sizes, dim + 2)]
+    second = plan.graph.nodes[node.inputs[1]].shape
+    return [_collect(shaped, source), _collect(shaped if node.op == "add" else -shaped, second)]
+
+
+def _collect(shaped: Tensor, source: tuple[int, ...]) -> Tensor:
+    """Sum over the dimensions along which an input of shape ``source`` was repeated."""
+    lead = shaped.ndim - 2 - len(source)
+    if lead:
+        shaped = shaped.sum(tuple(range(2, 2 + lead)))
+    repeated = [d + 2 for d, size in enumerate(source) if size == 1 and shaped.shape[d + 2] > 1]
+    if repeated:
+        shaped = shaped.sum(repeated, keepdim=True)
+    return shaped.flatten(2)
+
+
+def _unpad(node: Node, shaped: Tensor) -> Tensor:
+    return F.pad(shaped, [-amount for amount in node.ints("padding")])
+
+
+def neuron_rows(plan: Plan, position: int, neurons: Tensor) -> tuple[int, Tensor]:
+    """Rows that stand for single neurons, int64 ``[batch, rows]``, and the position where they can start."""
+    node = plan.graph.nodes[position]
+    if node.op == "linear" and len(node.shape) == 1:
+        return node.inputs[0], node.tensors["weight"][neurons]
+    unit = torch.zeros(*neurons.shape, plan.slack[position].numel(), device=plan.device, dtype=torch.float64)
+    return position, unit.scatter_(2, neurons[:, :, None], 1.0)
+
+
+@dataclass
+class _Window:
+    """Rows at one layer: coefficients ``[batch, rows, channels, height, width]`` and the windows' first positions."""
+
+    rows: Tensor
+    top: Tensor
+    left: Tensor
+
+
+def window_rows(plan: Plan, position: int, neurons: Tensor) -> tuple[int, _Window]:
+    """Rows of single neurons of a map and their negatives, as windows.
+
+    Args:
+        plan: The network.
+        position: One with a reach.
+        neurons: int64 ``[batch]``, numbers in the flattened map.
+
+    Returns:
+        The position where the windows can start, and the windows, two rows each.
+    """
+    node = plan.graph.nodes[position]
+    channels, height, width = node.shape
+    channel, rest = neurons // (height * width), neurons % (height * width)
+    top, left = rest // width, rest % width
+    if node.op == "conv" and int(node.number("groups")) == 1 and node.ints("dilation") == (1, 1):
+        # Going back from a single output of a convolution gives its kernel.
+        kernel = node.tensors["weight"][channel][:, None]
+        window = _Window(torch.cat([kernel, -kernel], 1), top, left)
+        _move(plan, node, window)
+        return node.inputs[0], window
+    rows = torch.zeros(len(neurons), 2, channels, 1, 1, device=plan.device, dtype=torch.float64)
+    number = torch.arange(len(neurons), device=plan.device)
+    rows[number, 0, channel, 0, 0], rows[number, 1, channel, 0, 0] = 1.0, -1.0
+    return position, _Window(rows, top, left)
+
+
+def carry_window(
+    plan: Plan, start: int, window: _Window, lines: GetLines, batch: Tensor, seen: tuple[int, int], changes: int = 0
+) -> LinearBound:
+    """Carry windows to the input.
+
+    Args:
+        plan: The network.
+        start: A position with a reach.
+        window: Rows there, which are used up.
+        lines: Gives the lines of a nonlinear operation, for all search nodes.
+        batch: int64 ``[batch]``, the search node of each window.
+        seen: Height and width of the windows at the input.
+        changes: See :func:`carry`.
+
+    Returns:
+        The form at the input, as windows.
+    """
+    constant = window.rows.new_zeros(window.rows.shape[:2])
+    local: Tensor | None = None
+    position = start
+    while position:
+        node = plan.graph.nodes[position]
+        if node.op in ELEMENTWISE or node.op == "max_pool":
+            picked = _window_lines(node, window, lines(position), batch)
+            if changes:
+                # Windows of one layer lie alike on the windows of the input: what they see begins at their corner.
+                reach = plan.receptive_fields[position]
+                size = window.rows.shape[3:]
+                rows, more, near = _charge(
+                    plan, position, window.rows.flatten(2), picked, changes, size, reach.offset, seen
+                )
+                local = near if local is None else local.add_(near)
+            else:
+                rows, more = _through_lines(window.rows.flatten(2), picked)
+            constant += more
+            window.rows = rows.view(window.rows.shape)
+            if node.op == "max_pool":
+                _window_pool(plan, node, window, lines(position), batch)
+        elif node.op == "conv":
+            _window_conv(plan, position, node, window)
+        elif node.op == "pad":
+            left, _, top, *_ = (*node.ints("padding"), 0, 0)
+            window.top, window.left = window.top - top, window.left - left
+            _cut(window, plan.graph.nodes[node.inputs[0]].shape)
+        elif "scale" in node.tensors:
+            window.rows = window.rows * _window_scale(node, window)
+        position = node.inputs[0]
+    return LinearBound(window.rows.flatten(2), constant, local, window.top, window.left, seen)
+
+
+def _window_index(window: _Window, shape: tuple[int, ...]) -> Tensor:
+    """Numbers of a window's positions in a flattened map, ``[batch, channels, height, width]``; clamped outside."""
+    channels, height, width = shape
+    device = window.rows.device
+    rows = window.top[:, None] + torch.arange(window.rows.shape[3], device=device)
+    columns = window.left[:, None] + torch.arange(window.rows.shape[4], device=device)
+    plane = rows.clamp(0, height - 1)[:, :, None] * width + columns.clamp(0, width - 1)[:, None, :]
+    return plane[:, None] + (torch.arange(channels, device=device) * height * width)[:, None, None]
+
+
+def _window_lines(node: Node, window: _Window, lines: Relaxation, batch: Tensor) -> Relaxation:
+    """The lines at each window's positions."""
+    index = (_window_index(window, node.shape) + (batch * lines.maps.shape[2])[:, None, None, None]).flatten(1)
+    return Relaxation(lines.maps.flatten(1)[:, index])
+
+
+def _window_conv(plan: Plan, position: int, node: Node, window: _Window) -> None:
+    batch, count, _, height, width = window.rows.shape
+    source = plan.graph.nodes[node.inputs[0]].shape
+    rows = conv_backward(plan, position, window.rows.flatten(0, 1).flatten(1), height, width, whole=False)
+    size = [
+        (length - 1) * stride + dilation * (kernel - 1) + 1
+        for length, stride, dilation, kernel in zip(
+            (height, width), node.ints("stride"), node.ints("dilation"), node.tensors["weight"].shape[2:], strict=True
+        )
+    ]
+    window.rows = rows.view(batch, count, source[0], *size)
+    _move(plan, node, window)
+
+
+def _move(plan: Plan, node: Node, window: _Window) -> None:
+    """From positions of a convolution's outputs to those of its inputs."""
+    (stride_y, stride_x), (pad_y, pad_x) = node.ints("stride"), node.ints("padding")
+    window.top, window.left = window.top * stride_y - pad_y, window.left * stride_x - pad_x
+    if pad_y or pad_x:
+        _cut(window, plan.graph.nodes[node.inputs[0]].shape)
+
+
+def _window_pool(plan: Plan, node: Node, window: _Window, lines: Relaxation, batch: Tensor) -> None:
+    """Hand each output's coefficient to the input that its line belongs to."""
+    assert lines.index is not None
+    source = plan.graph.nodes[node.inputs[0]].shape
+    _, source_height, source_width = source
+    chosen = lines.index.flatten()[
+        (_window_index(window, node.shape) + (batch * lines.index.shape[1])[:, None, None, None])
+    ]
+    size = [
+        (length - 1) * stride + dilation * (kernel - 1) + 1
+        for length, stride, dilation, kernel in zip(
+            window.rows.shape[3:], node.ints("stride"), node.ints("dilation"), node.ints("kernel"), strict=True
+        )
+    ]
+    (stride_y, stride_x), (pad_y, pad_x) = node.ints("stride"), node.ints("padding")
+    top, left = window.top * stride_y - pad_y, window.left * stride_x - pad_x
+    channel, place = chosen // (source_height * source_width), chosen % (source_height * source_width)
+    y = place // source_width - top[:, None, None, None]
+    x = place % source_width - left[:, None, None, None]
+    # Positions outside the map have coefficient 0, but their clamped choice may lie outside the window.
+    index = channel * size[0] * size[1] + y.clamp(0, size[0] - 1) * size[1] + x.clamp(0, size[1] - 1)
+    rows = window.rows.flatten(2)
+    target = rows.new_zeros(*rows.shape[:2], source[0] * size[0] * size[1])
+    target.scatter_add_(2, index.flatten(1)[:, None].expand_as(rows), rows)
+    window.rows = target.view(*rows.shape[:2], source[0], *size)
+    window.top, window.left = top, left
+    _cut(window, source)
+
+
+def _window_scale(node: Node, window: _Window) -> Tensor:
+    scale = node.tensors["scale"].expand(node.shape) if node.tensors["scale"].ndim else node.tensors["scale"]
+    if scale.ndim == 0:
+        return scale
+    if node.tensors["scale"].ndim == 3 and node.tensors["scale"].shape[1:] == (1, 1):
+        return scale[:, :1, :1]
+    return scale.reshape(-1)[_window_index(window, node.shape)][:, None]
+
+
+def _cut(window: _Window, shape: tuple[int, ...]) -> None:
+    """Zero what lies in the padding around a map."""
+    _, height, width = shape
+    device = window.rows.device
+    rows = window.top[:, None] + torch.arange(window.rows.shape[3], device=device)
+    columns = window.left[:, None] + torch.arange(window.rows.shape[4], device=device)
+    inside = ((rows >= 0) & (rows < height))[:, :, None] & ((columns >= 0) & (columns < width))[:, None, :]
+    window.rows *= inside[:, None, None]

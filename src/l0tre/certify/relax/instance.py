@@ -1,0 +1,278 @@
+"""Images under proof: their ranges in tree order, their own values in every layer, tables of the first layer."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from l0tre.certify.regions.tree import Tree
+from l0tre.certify.relax.plan import Plan, base_values
+from l0tre.domain import Domain
+from l0tre.model.graph import Node, run_node
+
+__all__ = [
+    "Halted",
+    "Instance",
+    "make_instance",
+    "one_pixel_each",
+    "smallest",
+    "table_row",
+    "table_size",
+    "without_constants",
+]
+
+
+class Halted(Exception):  # noqa: N818  # no error: somebody asked to stop
+    """Raised by a instance's pulse to leave a long computation."""
+
+
+@dataclass(frozen=True)
+class Instance:
+    """Images that are bounded together, everything float64 on the plan's device.
+
+    Attributes:
+        plan: The network.
+        tree: The cells.
+        images: ``[images, values]``.
+        labels: int64 ``[images]``.
+        down: ``[images, values]``, how far each value may fall, at most 0; 0 for values that never change.
+        up: ``[images, values]``, how far each value may rise, at least 0.
+        members: int64 ``[slots, width]``, values of the group in each slot; ``values`` (one past the last) for none.
+        pixels: For inputs that are maps, int64 ``[slots, width]``: the different pixels of the group in each slot,
+            ``H * W`` for none.
+        slot_of_pixel: If every group is one pixel of a ``(C, H, W)`` input: int64 ``[H * W]``, the slot of each pixel,
+            -1 for one that never changes.
+        base: The images' own values by position, ``[images, *shape]``.
+        rows: ``[images, classes - 1, classes]``, the margins as rows at the output.
+        margins: ``[images, classes - 1]``, the images' own margins, label's score minus another one's.
+        slack: ``[images, classes - 1]``, what a margin's bound must exceed.
+        tables: For affine positions that others read: ``[2, images, rows, neurons]``, what the ``rank + 1``-th
+            strongest group of a cell can add to each neuron at the least and, with the sign turned, at the most, at
+            :func:`table_row`.
+        walked: Affine positions whose ranges follow from those of the input, since a table would be too large.
+        pulse: Called again and again while nodes are bounded; may raise :class:`Halted`.
+    """
+
+    plan: Plan
+    tree: Tree
+    images: Tensor
+    labels: Tensor
+    down: Tensor
+    up: Tensor
+    members: Tensor
+    pixels: Tensor | None
+    slot_of_pixel: Tensor | None
+    base: dict[int, Tensor]
+    rows: Tensor
+    margins: Tensor
+    slack: Tensor
+    tables: dict[int, Tensor]
+    walked: set[int]
+    pulse: Callable[[], None] = lambda: None
+
+    @property
+    def values(self) -> int:
+        """Number of input values."""
+        return self.images.shape[1]
+
+
+def make_instance(
+    plan: Plan, tree: Tree, domain: Domain, images: Tensor, labels: Tensor, ranks: int, table_bytes: int
+) -> Instance:
+    """Gather what proofs about some images need.
+
+    Args:
+        plan: The network.
+        tree: Cells of the domain's groups.
+        domain: Groups and ranges.
+        images: ``[images, values]``.
+        labels: int64 ``[images]``.
+        ranks: Largest number of groups that change together.
+        table_bytes: Memory for the tables; positions whose table is larger go without.
+
+    Returns:
+        The instance.
+    """
+    device = plan.device
+    tree, domain = tree.to(device), domain.to(device)
+    images, labels = images.to(device, torch.float64), labels.to(device)
+    free = torch.zeros(images.shape[1], dtype=torch.bool, device=device)
+    free[domain.members.flatten()] = True
+    down = torch.where(free, domain.low.double() - images, 0.0)
+    up = torch.where(free, domain.high.double() - images, 0.0)
+    width = domain.members.shape[1]
+    real = torch.arange(width, device=device) < domain.sizes[:, None]
+    padded = torch.where(real, domain.members, images.shape[1])
+    members = torch.cat([padded, torch.full((1, width), images.shape[1], device=device)])[tree.order]
+    base = base_values(plan, images)
+    scores = base[len(plan.graph.nodes) - 1].flatten(1)
+    classes = scores.shape[1]
+    numbers = torch.arange(classes, device=device).expand(len(labels), -1)
+    others = numbers[numbers != labels[:, None]].view(len(labels), classes - 1)
+    unit = torch.eye(classes, dtype=torch.float64, device=device)
+    rows = unit[labels][:, None] - unit[others]
+    errors = plan.slack[-1].flatten()
+    instance = Instance(
+        plan,
+        tree,
+        images,
+        labels,
+        down,
+        up,
+        members,
+        _pixels(plan, members),
+        _slot_of_pixel(plan, domain, tree),
+        base,
+        rows,
+        scores.gather(1, labels[:, None]) - scores.gather(1, others),
+        errors[labels][:, None] + errors[others],
+        {},
+        set(),
+    )
+    left = table_bytes
+    for position in plan.borders:
+        size = table_size(plan, tree, position, len(images), ranks)
+        if size <= left:
+            left -= size
+            instance.tables[position] = _table(instance, position, ranks)
+        else:
+            instance.walked.update(_ancestors(plan, position))
+    return instance
+
+
+def table_size(plan: Plan, tree: Tree, position: int, images: int, ranks: int) -> int:
+    """Bytes that the table of a position takes while it is made."""
+    neurons, values = plan.slack[position].numel(), plan.slack[0].numel()
+    per_image = 2 * (ranks + 1) * tree.slots * neurons
+    making = 2 * (ranks + 4) * tree.slots * neurons + 2 * values * neurons
+    return 8 * (images * per_image + making)
+
+
+def _ancestors(plan: Plan, position: int) -> set[int]:
+    """A position and everything that it depends on."""
+    needed = {position}
+    for place in range(position, 0, -1):
+        if place in needed:
+            needed.update(plan.graph.nodes[place].inputs)
+    return needed
+
+
+def _pixels(plan: Plan, members: Tensor) -> Tensor | None:
+    if 0 not in plan.receptive_fields:
+        return None
+    channels, height, width = plan.graph.nodes[0].shape
+    none = height * width
+    pixels = torch.where(members < channels * none, members % none, none).sort(1).values
+    again = torch.zeros_like(pixels, dtype=torch.bool)
+    again[:, 1:] = pixels[:, 1:] == pixels[:, :-1]
+    pixels = torch.where(again, none, pixels).sort(1).values
+    return pixels[:, : max(1, int((pixels < none).sum(1).max()))]
+
+
+def _slot_of_pixel(plan: Plan, domain: Domain, tree: Tree) -> Tensor | None:
+    if 0 not in plan.receptive_fields:
+        return None
+    _, height, width = domain.shape
+    pixels = domain.members % (height * width)
+    alone = bool((pixels == pixels[:, :1]).all()) and len(pixels[:, 0].unique()) == domain.groups
+    if not alone:
+        return None
+    slots = torch.full((height * width,), -1, device=pixels.device)
+    filled = (tree.order >= 0).nonzero()[:, 0]
+    slots[pixels[tree.order[filled], 0]] = filled
+    return slots
+
+
+def one_pixel_each(plan: Plan, domain: Domain, tree: Tree) -> bool:
+    """Whether every group is one pixel of a ``(C, H, W)`` input."""
+    return _slot_of_pixel(plan, domain, tree.to(domain.members.device)) is not None
+
+
+def smallest(values: Tensor, ranks: int) -> Tensor:
+    """The smallest values of every cell of a tree.
+
+    Args:
+        values: ``[..., slots, columns]``, at most 0.
+        ranks: How many of the smallest to give.
+
+    Returns:
+        ``[..., rows, columns]``, at :func:`table_row` of a cell and rank ``r`` its ``r + 1``-th smallest value; 0 where
+        a cell has fewer groups.
+    """
+    slots = values.shape[-2]
+    result = values.new_empty(*values.shape[:-2], (ranks + 1) * slots, values.shape[-1])
+    result[..., slots:, :] = 0.0
+    result[..., slots : 2 * slots, :] = values
+    result[..., 0, :] = 0.0
+
+    def level(rank: int, width: int) -> Tensor:
+        start = width + (rank + 1) * slots if rank else width
+        return result[..., start : start + width, :]
+
+    width, filled = slots, 1
+    while width > 1:
+        lists = [level(rank, width) for rank in range(filled)]
+        width //= 2
+        # The r-th smallest of two lists is the least, over i + j = r - 1, of the larger of the i-th and the j-th. A
+        # list is only filled as far as its cell can have groups.
+        for rank in range(min(ranks, 2 * filled)):
+            target = level(rank, width)
+            if rank < filled:
+                target.copy_(torch.minimum(lists[rank][..., 0::2, :], lists[rank][..., 1::2, :]))
+            for i in range(max(0, rank - filled), min(rank, filled)):
+                larger = torch.maximum(lists[i][..., 0::2, :], lists[rank - 1 - i][..., 1::2, :])
+                target.copy_(torch.minimum(target, larger))
+        filled = min(ranks, 2 * filled)
+    return result
+
+
+def table_row(tree: Tree, cells: Tensor, ranks: Tensor) -> Tensor:
+    """Where :func:`smallest` puts a cell's value of a rank; above rank 0 leaves, which hold one group, have none."""
+    return cells + torch.where(ranks > 0, (ranks + 1) * tree.slots, 0)
+
+
+def _jacobian(plan: Plan, position: int) -> Tensor:
+    """The linear map from the input to an affine position, ``[values, neurons]``."""
+    nodes = plan.graph.nodes
+    count = plan.slack[0].numel()
+    result = torch.empty(count, plan.slack[position].numel(), dtype=torch.float64, device=plan.device)
+    # Without constants, rather than less the value at zero: that difference would cancel, and domains can be wide.
+    linear = {place: without_constants(nodes[place]) for place in _ancestors(plan, position) - {0}}
+    size = max(1, 2**24 // max(count, result.shape[1]))
+    unit = torch.eye(count, dtype=torch.float64, device=plan.device)
+    for start in range(0, count, size):
+        values = {0: unit[start : start + size].view(-1, *nodes[0].shape)}
+        for place, node in sorted(linear.items()):
+            values[place] = run_node(node, *(values[source] for source in node.inputs))
+        result[start : start + size] = values[position].flatten(1)
+    return result
+
+
+def without_constants(node: Node) -> Node:
+    """A linear operation on differences: its constants drop out."""
+    tensors = {key: value for key, value in node.tensors.items() if key not in ("bias", "shift")}
+    attributes = {**node.attributes, "value": 0.0} if node.op == "pad" else node.attributes
+    return replace(node, tensors=tensors, attributes=attributes)
+
+
+def _table(instance: Instance, position: int, ranks: int) -> Tensor:
+    """See ``Instance.tables``."""
+    if position not in instance.plan.jacobians:
+        instance.plan.jacobians[position] = _jacobian(instance.plan, position)
+    jacobian = instance.plan.jacobians[position]
+    empty = torch.zeros(1, jacobian.shape[1], dtype=torch.float64, device=jacobian.device)
+    columns = torch.cat([jacobian, empty])[instance.members]  # [slots, width, neurons]
+    result = columns.new_empty(2, len(instance.images), (ranks + 1) * instance.tree.slots, columns.shape[2])
+    moves = zip(_in_slots(instance, instance.down), _in_slots(instance, instance.up), strict=True)
+    for image, (down, up) in enumerate(moves):
+        first, second = columns * down[..., None], columns * up[..., None]
+        result[0, image] = smallest(torch.minimum(first, second).sum(1), ranks)
+        result[1, image] = smallest(-torch.maximum(first, second).sum(1), ranks)
+    return result
+
+
+def _in_slots(instance: Instance, values: Tensor) -> Tensor:
+    """Values ``[images, values]`` of the group in each slot, ``[images, slots, width]``; 0 for empty slots."""
+    padded = torch.cat([values, values.new_zeros(len(values), 1)], 1)
+    return padded[:, instance.members]

@@ -1,0 +1,59 @@
+"""The attacks as a part of an evaluation: closer adversarial inputs for images whose bounds do not meet yet."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+
+from l0tre.attacks.auto import schedule
+from l0tre.attacks.drive import carry_out
+from l0tre.attacks.meter import Meter, has_gradients
+from l0tre.attacks.task import Task
+from l0tre.evaluation.ledger import Ledger
+
+__all__ = ["strengthen"]
+
+TOGETHER = {"cpu": 8, "cuda": 1024}  # images of one step: enough to fill the device, few enough to stop soon
+UNDISTURBED = 5.0  # seconds of a step that nothing cuts short: a run that is stopped again and again still gets on
+
+
+def strengthen(ledger: Ledger) -> Iterator[None]:
+    """Attack every image whose bounds do not meet yet, once.
+
+    For a grid's guarantee only the ends of ranges are tried: they lie on the grid, for which its lower bounds hold.
+
+    Args:
+        ledger: The evaluation.
+
+    Yields:
+        After every recorded step.
+    """
+    problem, budget = ledger.problem, ledger.problem.settings.attack
+    bounds = ledger.state.bounds
+    todo = [i for i, b in enumerate(bounds) if not b.attacked and not b.converged]
+    if not todo or not budget:
+        return
+    ends = bounds[0].guarantee == "grid"
+    stages = schedule("auto", has_gradients(problem.network), ends_only=ends)
+    size = TOGETHER["cuda" if problem.images.device.type == "cuda" else "cpu"]
+    for start in range(0, len(todo), size):
+        block = todo[start : start + size]
+        began = time.monotonic()
+        enough = torch.tensor([bounds[i].lower + 1 for i in block], device=problem.images.device)
+        task = Task(problem.images[block], problem.labels[block], problem.domain, enough)
+        meter = Meter(problem.network, len(block), problem.settings.memory, _patient(ledger))
+        outcome = carry_out(meter, task, stages, budget, problem.settings.seed)
+        for row, image in enumerate(block):
+            if outcome.methods[row]:
+                ledger.offer(image, outcome.best[row])
+            bounds[image] = replace(bounds[image], attacked=True)
+        ledger.spend(block, time.monotonic() - began, meter.spent.tolist())
+        ledger.record(block)
+        yield
+
+
+def _patient(ledger: Ledger) -> Callable[[], bool]:
+    """Whether a step that begins now should stop: not at once."""
+    began = time.monotonic()
+    return lambda: time.monotonic() - began > UNDISTURBED and ledger.halted()

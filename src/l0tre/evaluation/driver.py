@@ -1,0 +1,66 @@
+"""The anytime loop: bounds that hold whenever it is stopped, and only ever get better."""
+
+import time
+from collections.abc import Callable, Iterator
+
+from l0tre.errors import ConfigError
+from l0tre.evaluation.attack_steps import strengthen
+from l0tre.evaluation.grid_steps import attack, exhaust, sample_all
+from l0tre.evaluation.ledger import Ledger
+from l0tre.evaluation.lipschitz_decision import lipschitz_decision
+from l0tre.evaluation.problem import Problem
+from l0tre.evaluation.proof_steps import OnProved, prove
+from l0tre.evaluation.results import Snapshot
+from l0tre.evaluation.state import Recorder, State
+
+__all__ = ["drive"]
+
+
+def drive(
+    problem: Problem,
+    state: State,
+    *,
+    recorder: Recorder | None = None,
+    time_budget: float | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    on_proved: OnProved | None = None,
+) -> Iterator[Snapshot]:
+    """Improve the bounds until the search is complete, the time is spent, or the caller stops.
+
+    Args:
+        problem: Network, inputs, domain and settings.
+        state: Bounds and positions to go on from; updated in place, always consistent between two snapshots.
+        recorder: Told of every step before its snapshot is given out.
+        time_budget: Seconds for this call; ``None`` for no limit. At least one step is made.
+        stop: Asked between two steps.
+        on_proved: Told of every node of a certified proof.
+
+    Yields:
+        A snapshot after every step; the last one has ``finished`` set if the search is complete up to ``max_t``.
+    """
+    if time_budget is not None and not time_budget >= 0:
+        raise ConfigError(f"the time budget is {time_budget} seconds: give 0 or more")
+    ledger = Ledger(problem, state, recorder)
+    began = time.monotonic()
+    ledger.halted = lambda: stop() or (time_budget is not None and time.monotonic() - began >= time_budget)
+    for _ in _steps(ledger, on_proved):
+        yield ledger.snapshot()
+        if ledger.halted():
+            return
+    state.finished = True
+    ledger.record(())
+    yield ledger.snapshot()
+
+
+def _steps(ledger: Ledger, on_proved: OnProved | None) -> Iterator[None]:
+    """Work, one step at a time; between two steps everything is recorded."""
+    settings = ledger.problem.settings
+    if settings.sample:
+        yield from sample_all(ledger)
+    elif settings.guarantee == "certified":
+        yield from attack(ledger)
+        yield from strengthen(ledger)
+        yield from prove(ledger, on_proved)
+    else:
+        yield from strengthen(ledger)
+        yield from exhaust(ledger, lipschitz_decision(ledger) if settings.guarantee == "lipschitz" else None)

@@ -1,0 +1,117 @@
+"""Bookkeeping of an evaluation: bounds that only get better, work spent, and what is told to the recorder."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from l0tre.evaluation.problem import Problem
+from l0tre.evaluation.results import HistoryPoint, Snapshot, make_witness
+from l0tre.evaluation.state import Recorder, State
+from l0tre.exhaustive.accumulate import changed_groups
+from l0tre.memory import Batcher
+from l0tre.model.network import margins
+
+__all__ = ["Ledger"]
+
+
+class Ledger:
+    """The state of an evaluation and the only way to change its bounds.
+
+    Attributes:
+        problem: What is evaluated.
+        state: Bounds, positions, history; updated in place.
+        batcher: Runs the network within the memory budget.
+        t: The level at work.
+        share: How much of it is done, from 0 to 1.
+        halted: Whether the work should stop, asked inside long steps.
+    """
+
+    def __init__(self, problem: Problem, state: State, recorder: Recorder | None) -> None:
+        self.problem = problem
+        self.state = state
+        self.recorder = recorder
+        self.batcher = Batcher(problem.network, problem.settings.memory)
+        self.t = 1
+        self.share = 0.0
+        self.halted: Callable[[], bool] = lambda: False
+
+    def snapshot(self) -> Snapshot:
+        """The state as users see it."""
+        state = self.state
+        return Snapshot(
+            tuple(state.bounds),
+            self.problem.excluded,
+            state.seconds,
+            self.t,
+            self.problem.domain.unit,
+            state.finished,
+            self.share,
+            tuple(state.history),
+            self.problem.config,
+        )
+
+    def pending(self) -> list[int]:
+        """Images whose level ``t`` is not complete and can still improve their bounds."""
+        return [i for i, b in enumerate(self.state.bounds) if b.level < self.t and b.upper > self.t]
+
+    def close(self, images: Sequence[int]) -> None:
+        """The level is over for these images."""
+        for image in images:
+            self.state.partials.pop(image, None)
+            self.state.proofs.pop(image, None)
+            self.state.bounds[image] = replace(self.state.bounds[image], level=self.t)
+
+    def level_done(self, image: int, safe: bool) -> None:
+        """Every set of size ``t`` was treated without a witness of that size; ``safe``: all of them are."""
+        bounds = self.state.bounds[image]
+        if not safe:
+            self.state.bounds[image] = replace(bounds, blocked=bounds.blocked or self.t)
+        elif bounds.lower == self.t - 1:
+            self.state.bounds[image] = replace(bounds, lower=self.t)
+
+    def spend(self, block: Sequence[int], seconds: float, queries: int | Sequence[int]) -> None:
+        """Ledger work: seconds shared by the block, queries for each of its images."""
+        self.state.seconds += seconds
+        each = [queries] * len(block) if isinstance(queries, int) else queries
+        for image, count in zip(block, each, strict=True):
+            bounds = self.state.bounds[image]
+            self.state.bounds[image] = replace(
+                bounds, seconds=bounds.seconds + seconds / len(block), queries=bounds.queries + count
+            )
+
+    def offer(self, image: int, changed: Tensor) -> None:
+        """Replay an input that seems to change the decision; keep it if it does and is the closest so far.
+
+        Args:
+            image: Place of the image.
+            changed: float32 ``[values]``.
+        """
+        problem, bounds = self.problem, self.state.bounds[image]
+        original = problem.images[image]
+        support = changed_groups(problem.domain, original[None], changed[None])[0]
+        distance = int(support.sum())
+        if distance >= bounds.upper:
+            return
+        scores = problem.network.replay(changed.reshape(problem.domain.shape))
+        margin = float(margins(scores[None], torch.tensor([bounds.label]))[0])
+        if not margin < 0:
+            return
+        groups = tuple(problem.domain.ids[support].tolist())
+        witness = make_witness(original, changed, groups, int(scores.argmax()), margin, self.t)
+        # A witness inside a proved radius would show that round-off fooled the proof: believe the witness.
+        lower = min(bounds.lower, distance - 1)
+        self.state.bounds[image] = replace(bounds, upper=distance, lower=lower, witness=witness)
+
+    def record(self, images: Sequence[int]) -> None:
+        """Tell the recorder of a step that may have changed some images."""
+        state = self.state
+        lower, upper = (sum(getattr(b, name) for b in state.bounds) / len(state.bounds) for name in ("lower", "upper"))
+        last = state.history[-1] if state.history else None
+        point = None
+        if last is None or (last.lower, last.upper, last.t) != (lower, upper, self.t):
+            point = HistoryPoint(state.seconds, self.t, lower, upper)
+            state.history.append(point)
+        if self.recorder is not None:
+            self.recorder.record(state, images, point)

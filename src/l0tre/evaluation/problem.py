@@ -1,0 +1,280 @@
+"""An evaluation problem: a network, inputs that it classifies correctly, and what may change in them."""
+
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from l0tre.certify.proof import ARITHMETIC
+from l0tre.certify.relax.supported import unsupported
+from l0tre.domain import Colours, Domain, GridKind, make_domain, make_grid
+from l0tre.errors import ConfigError, DataError, ModelError
+from l0tre.evaluation.results import Excluded, ImageBounds
+from l0tre.evaluation.state import State
+from l0tre.exhaustive.subsets import count_sets
+from l0tre.memory import Batcher, default_budget
+from l0tre.model.confirm import check_points, differs
+from l0tre.model.network import Network, margins
+
+__all__ = ["ATTACK", "GuaranteeWish", "Problem", "Settings", "cannot_certify", "make_problem", "start"]
+
+GuaranteeWish = Literal["auto", "certified", "grid", "lipschitz"]
+ATTACK = 1000  # queries of the attack on each image: about what ranking single pixels costs
+LIPSCHITZ_MOST = 2  # groups that change together: beyond, the constants are too large to prove anything
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How an evaluation searches.
+
+    Attributes:
+        max_t: Largest number of groups that are changed together exhaustively.
+        epsilon: Spacing of the grid, in the domain's units.
+        grid: ``uniform`` (end points included, spacing at most ``epsilon``) or ``paper`` (the published code's).
+        colours: ``grid`` (all combinations of a pixel's channel values) or ``corners`` (end points only).
+        memory: Bytes that batches may take; 0 for a share of what is free.
+        sample: Milliseconds for each image in the real-time mode, which draws random subspaces and proves nothing; 0
+            for the exhaustive search.
+        seed: Of the random subspaces.
+        guarantee: What the lower bounds hold for: ``certified`` (all real values, by linear relaxation and branch and
+            bound), ``grid`` (the grid's values), ``lipschitz`` (all real values, by the grid and a Lipschitz bound),
+            or ``auto``: certified if the network's operations can be bounded, else grid.
+        attack: Forward and backward passes for each image to look for closer adversarial inputs than the levels' own
+            search gives (see ``l0tre.attacks``); 0 for none.
+    """
+
+    max_t: int = 2
+    epsilon: float = 0.25
+    grid: GridKind = "uniform"
+    colours: Colours = "grid"
+    memory: int = 0
+    sample: float = 0.0
+    seed: int = 0
+    guarantee: GuaranteeWish = "auto"
+    attack: int = ATTACK
+
+    def __post_init__(self) -> None:
+        if self.max_t < 1:
+            raise ConfigError(f"max_t is {self.max_t}: give 1 or more")
+        if not 0 < self.epsilon <= 1e9:
+            raise ConfigError(f"epsilon is {self.epsilon}: give a spacing above 0, for example 0.25")
+        for name, kind in (("grid", GridKind), ("colours", Colours), ("guarantee", GuaranteeWish)):
+            if getattr(self, name) not in get_args(kind):
+                raise ConfigError(f"{name} {getattr(self, name)!r} is unknown: give {' or '.join(get_args(kind))}")
+        if not 0 <= self.sample < 1e12:
+            raise ConfigError(f"sample is {self.sample} milliseconds: give a time above 0, for example 100")
+        if self.attack < 0:
+            raise ConfigError(f"attack is {self.attack} queries for each image: give 0 for none, or more")
+        if self.memory < 0:
+            raise ConfigError(
+                f"memory is {self.memory} bytes: give a positive number, or 0 for a share of what is free"
+            )
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is evaluated. Tensors are on the network's device.
+
+    Attributes:
+        network: The classifier.
+        images: float32 ``[images, values]``, the inputs that it classifies correctly, flattened.
+        labels: int64 ``[images]``.
+        indices: Position of each image in the user's data.
+        excluded: Inputs that it does not classify correctly.
+        domain: Groups and ranges.
+        grid: float32 ``[groups, points, width]``.
+        settings: How to search.
+        config: All of this in words and numbers, for files.
+    """
+
+    network: Network
+    images: Tensor
+    labels: Tensor
+    indices: tuple[int, ...]
+    excluded: tuple[Excluded, ...]
+    domain: Domain
+    grid: Tensor
+    settings: Settings
+    config: Mapping[str, Any]
+
+
+def make_problem(
+    network: Network,
+    images: Tensor,
+    labels: Tensor | None,
+    *,
+    indices: Sequence[int] | None = None,
+    domain: Domain | None = None,
+    settings: Settings | None = None,
+    extra_config: Mapping[str, Any] | None = None,
+) -> Problem:
+    """Check everything and set up an evaluation.
+
+    Args:
+        network: The classifier.
+        images: float32 ``[images, *network.input_shape]``, in the domain.
+        labels: int64 ``[images]``; ``None`` takes the network's own decisions.
+        indices: Position of each image in the user's data; default 0, 1, 2, ...
+        domain: What may change; default every pixel (image) or feature (vector) in [0, 1].
+        settings: How to search.
+        extra_config: More entries for ``config``, such as file names.
+
+    Returns:
+        The problem, without the inputs that the network misclassifies.
+
+    Raises:
+        DataError: If images or labels cannot be used, or none is classified correctly.
+        ModelError: If the network gives NaN for an image.
+        ConfigError: If fewer than ``max_t`` groups may change.
+    """
+    settings = settings or Settings()
+    settings = replace(settings, memory=settings.memory or default_budget(network.device))
+    domain = domain or make_domain(network.input_shape)
+    places = tuple(range(len(images)) if indices is None else indices)
+    _check_inputs(network, images, labels, domain, places)
+    if settings.max_t > domain.groups:
+        raise ConfigError(
+            f"max_t is {settings.max_t}, but only {domain.groups} {domain.unit}s may change: "
+            f"give a max_t of at most {domain.groups}"
+        )
+    settings, reason = _decide(network, settings, domain, images)
+    if settings.guarantee != "certified":
+        count_sets(domain.groups, settings.max_t)  # refuses a space that is too large to number
+    scores = Batcher(network, settings.memory).run(len(images), lambda a, b: images[a:b])
+    if not torch.isfinite(scores).all():
+        bad = int((~torch.isfinite(scores)).any(1).nonzero()[0])
+        raise ModelError(f"the network gives NaN or infinite scores for image {places[bad]}: check the model")
+    predicted = scores.argmax(1)
+    wanted = predicted if labels is None else labels.to(network.device)
+    correct = margins(scores, wanted) > 0
+    excluded = tuple(
+        Excluded(places[i], int(wanted[i]), int(predicted[i])) for i in (~correct).nonzero()[:, 0].tolist()
+    )
+    if not bool(correct.any()):
+        which = "the only image" if len(images) == 1 else f"all {len(images)} images"
+        raise DataError(
+            f"the network misclassifies {which}, so there is no radius: check that labels, "
+            "normalisation (--mean, --std) and scaling belong to this network"
+        )
+    on_device = domain.to(network.device)
+    config = {
+        "model": {
+            "name": network.name,
+            **network.origin,
+            "fingerprint": network.fingerprint,
+            "input_shape": list(network.input_shape),
+            "classes": network.classes,
+        },
+        "domain": {"unit": domain.unit, "groups": domain.groups},
+        "settings": asdict(settings),
+        "guarantee": _describe(settings, reason),
+        "device": str(network.device),
+        "versions": _versions(),
+        **(extra_config or {}),
+    }
+    return Problem(
+        network,
+        images.to(network.device).flatten(1)[correct],
+        wanted[correct],
+        tuple(places[i] for i in correct.nonzero()[:, 0].tolist()),
+        excluded,
+        on_device,
+        make_grid(domain, settings.epsilon, settings.grid, _colours(domain, settings)).to(network.device),
+        settings,
+        config,
+    )
+
+
+def start(problem: Problem) -> State:
+    """The state before any work: the trivial bounds 0 and ``groups + 1``."""
+    groups = problem.domain.groups
+    settings = problem.settings
+    guarantee = "sampled" if settings.sample else settings.guarantee
+    return State(
+        [
+            ImageBounds(index, label, groups, 0, groups + 1, guarantee)  # type: ignore[arg-type]  # never auto here
+            for index, label in zip(problem.indices, problem.labels.tolist(), strict=True)
+        ]
+    )
+
+
+def cannot_certify(network: Network) -> str:
+    """Why nothing can be proved about a network for all real values; empty if it can."""
+    return unsupported(network.exact) if network.exact is not None else network.note or "it has no graph"
+
+
+def _decide(network: Network, settings: Settings, domain: Domain, images: Tensor) -> tuple[Settings, str]:
+    """Settle the guarantee; the reason says why the network cannot be certified."""
+    if settings.sample or settings.guarantee == "grid":
+        return replace(settings, guarantee="grid"), ""
+    # When it was loaded, the domain was not known.
+    reason = cannot_certify(network) or differs(network, check_points(*domain.box, images))
+    if not reason:
+        wish: GuaranteeWish = "certified" if settings.guarantee == "auto" else settings.guarantee
+        if wish == "lipschitz" and settings.max_t > LIPSCHITZ_MOST:
+            raise ConfigError(
+                f"max_t is {settings.max_t}, but the lipschitz guarantee is for at most {LIPSCHITZ_MOST} groups that "
+                "change together: give a smaller max_t, or the certified guarantee"
+            )
+        return replace(settings, guarantee=wish), ""
+    if settings.guarantee == "auto":
+        return replace(settings, guarantee="grid"), f"{network.name} cannot be certified: {reason}"
+    raise ModelError(
+        f"{network.name} cannot have the {settings.guarantee} guarantee: {reason}. Use the grid guarantee "
+        "(--guarantee grid), which needs no operations"
+    )
+
+
+def _describe(settings: Settings, reason: str) -> dict[str, str]:
+    """The guarantee in the stored configuration: kind, soundness in floating point, why not a stronger one."""
+    kind = "sampled" if settings.sample else settings.guarantee
+    arithmetic = {
+        "certified": ARITHMETIC,
+        "lipschitz": "real arithmetic; margins at the grid's points less their float32 errors, or in float64",
+        "grid": "float32 as the network's own source computes, ties left open",
+        "sampled": "none",
+    }
+    return {"kind": kind, "arithmetic": arithmetic[kind], **({"note": reason} if reason else {})}
+
+
+def _colours(domain: Domain, settings: Settings) -> Colours:
+    """Proofs need the grid for upper bounds only: for pixels of several channels their corners do."""
+    several = domain.members.shape[1] > 1
+    return "corners" if settings.guarantee == "certified" and several else settings.colours
+
+
+def _check_inputs(
+    network: Network, images: Tensor, labels: Tensor | None, domain: Domain, places: tuple[int, ...]
+) -> None:
+    if len(images) == 0:
+        raise DataError("there are no images to evaluate: the set is empty")
+    if not torch.isfinite(images).all():
+        bad = int((~torch.isfinite(images)).flatten(1).any(1).nonzero()[0])
+        raise DataError(f"image {places[bad]} holds NaN or infinite values: clean the data first")
+    if domain.shape != network.input_shape:
+        raise ConfigError(f"the domain is for inputs of shape {domain.shape}, the network takes {network.input_shape}")
+    domain.check(images, places)
+    if labels is None:
+        return
+    if len(labels) != len(images):
+        raise DataError(f"there are {len(images)} images and {len(labels)} labels: give one label for each image")
+    wrong = (labels < 0) | (labels >= network.classes)
+    if wrong.any():
+        bad = int(wrong.nonzero()[0])
+        raise DataError(
+            f"image {places[bad]} has the label {int(labels[bad])}, the network has classes 0 to {network.classes - 1}"
+        )
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in ("l0tre", "torch", "numpy", "onnx", "onnxruntime"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found

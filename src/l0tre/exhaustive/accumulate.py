@@ -1,0 +1,184 @@
+"""Upper bounds: accumulate the ranked perturbations until the decision changes, then restore what is not needed."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from l0tre.domain import Domain
+from l0tre.exhaustive.grid_scan import Level, solutions
+from l0tre.exhaustive.ranking import Ranking
+from l0tre.memory import Batcher
+from l0tre.model.network import margins, round_off
+
+__all__ = ["accumulate", "changed_groups", "flipped", "tighten"]
+
+
+@torch.inference_mode()
+def accumulate(
+    batcher: Batcher, level: Level, images: Tensor, labels: Tensor, ranking: Ranking
+) -> tuple[Tensor, Tensor, int]:
+    """The paper's N tensor: apply the first, the first two, ... ranked perturbations, all in one batched query.
+
+    Where two perturbations disagree about a group, the higher ranked one keeps it.
+
+    Args:
+        batcher: The network and its batch size.
+        level: The search space of the ranking.
+        images: float32 ``[images, values]``, flattened.
+        labels: int64 ``[images]``.
+        ranking: Ranked sets for each image; entries without a set are skipped.
+
+    Returns:
+        ``found``, bool ``[images]``; ``changed``, float32 ``[images, values]``: the first accumulation with another
+        decision (the original where none was found); and the number of forward passes for each image.
+    """
+    count, kept = ranking.sets.shape
+    touched, targets = _first_touch(level, images, ranking)
+
+    def make(first: int, last: int) -> Tensor:
+        row = torch.arange(first, last, device=images.device)
+        image, step = row // kept, row % kept
+        x = torch.where(touched[image] <= step[:, None], targets[image], images[image])
+        return x.reshape(-1, *level.domain.shape)
+
+    scores = batcher.run(count * kept, make)
+    hit = flipped(scores, labels.repeat_interleave(kept)).reshape(count, kept)
+    found = hit.any(1)
+    step = hit.int().argmax(1)  # the first True
+    changed = torch.where((touched <= step[:, None]) & found[:, None], targets, images)
+    return found, changed, kept
+
+
+def _first_touch(level: Level, images: Tensor, ranking: Ranking) -> tuple[Tensor, Tensor]:
+    """For every value: the rank of the first perturbation that touches it, and the value it gives it.
+
+    Returns:
+        int64 and float32, both ``[images, values]``; the rank is past the end where nothing touches a value.
+    """
+    count, kept = ranking.sets.shape
+    empty = ranking.sets < 0
+    groups, values = solutions(level, ranking.sets.clamp(min=0), ranking.points.clamp(min=0))
+    rank = torch.arange(kept, device=images.device)[None, :, None].expand(count, -1, level.t)
+    rank = rank.masked_fill(empty[:, :, None], kept)
+    group_rank = torch.full((count, level.domain.groups), kept, device=images.device)
+    group_rank.scatter_reduce_(1, groups.reshape(count, -1), rank.reshape(count, -1), "amin")
+    first = rank == group_rank.gather(1, groups.reshape(count, -1)).reshape(rank.shape)
+    first &= ~empty[:, :, None]
+    width = level.grid.shape[2]
+    positions = level.domain.members[groups].reshape(count, -1)
+    owner = first[..., None].expand(-1, -1, -1, width).reshape(count, -1)
+    # Values that lose are sent to a spare column behind the last one.
+    spare = images.shape[1]
+    positions = torch.where(owner, positions, spare)
+    targets = torch.cat([images, images[:, :1]], 1).scatter(1, positions, values.reshape(count, -1))
+    ranks = torch.full((count, spare + 1), kept, device=images.device)
+    ranks.scatter_(1, positions, rank[..., None].expand(-1, -1, -1, width).reshape(count, -1))
+    return ranks[:, :spare], targets[:, :spare]
+
+
+@torch.inference_mode()
+def tighten(
+    batcher: Batcher,
+    domain: Domain,
+    images: Tensor,
+    labels: Tensor,
+    changed: Tensor,
+    stop: Callable[[], bool] = lambda: False,
+) -> tuple[Tensor, Tensor]:
+    """Restore groups to their original values while the decision stays changed, until no single one can be.
+
+    Each round queries the restoration of every single group and keeps the one that leaves the margin lowest. Of many
+    changed groups up to an eighth are restored in one round.
+
+    Args:
+        batcher: The network and its batch size.
+        domain: The groups.
+        images: float32 ``[images, values]``, the originals.
+        labels: int64 ``[images]``.
+        changed: float32 ``[images, values]``, inputs with another decision.
+        stop: Asked before each round; ends early with what there is.
+
+    Returns:
+        float32 ``[images, values]``, with fewer or as many changed groups; and int64 ``[images]``, the forward passes
+        spent on each.
+    """
+    changed = changed.clone()
+    queries = torch.zeros(len(images), dtype=torch.int64, device=images.device)
+    active = torch.arange(len(images), device=images.device)
+    while len(active) and not stop():
+        support = changed_groups(domain, images[active], changed[active])
+        owner, group = support.nonzero(as_tuple=True)
+        image = active[owner]
+
+        def restore_one(first: int, last: int, image: Tensor = image, group: Tensor = group) -> Tensor:
+            rows, positions = image[first:last], domain.members[group[first:last]]
+            x = changed[rows].scatter_(1, positions, images[rows].gather(1, positions))
+            return x.reshape(-1, *domain.shape)
+
+        scores = batcher.run(len(image), restore_one)
+        queries += torch.bincount(image, minlength=len(images))
+        order = torch.full(support.shape, float("inf"), device=images.device)
+        order[owner, group] = margins(scores, labels[image]) + round_off(scores)
+        ranked = order.argsort(dim=1, stable=True)
+        better, spent = _restore_prefix(batcher, domain, images, labels, changed, active, ranked, support.sum(1))
+        queries.index_add_(0, active, spent)
+        alive = order.amin(1) < 0
+        changed[active] = torch.where(alive[:, None], better, changed[active])
+        active = active[alive]
+    return changed, queries
+
+
+def _restore_prefix(
+    batcher: Batcher,
+    domain: Domain,
+    images: Tensor,
+    labels: Tensor,
+    changed: Tensor,
+    active: Tensor,
+    ranked: Tensor,
+    sizes: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """The longest restoration of the first 1, 2, 4, ... ranked groups that keeps the changed decision.
+
+    A prefix of one was queried already and needs no second look; only images with 16 changed groups or more have
+    longer ones.
+
+    Returns:
+        The restored inputs ``[active, values]`` and the forward passes spent ``[active]``.
+    """
+    place = torch.empty_like(ranked)
+    place.scatter_(1, ranked, torch.arange(ranked.shape[1], device=ranked.device).expand_as(ranked))
+    steps = [2**k for k in range(1, 32) if 2**k <= int(sizes.max()) // 8]
+    length = torch.ones_like(active)
+    spent = torch.zeros_like(active)
+    for step in steps:
+        rows = (sizes // 8 >= step).nonzero()[:, 0]
+
+        def make(first: int, last: int, rows: Tensor = rows, step: int = step) -> Tensor:
+            part = rows[first:last]
+            x = _restored(domain, images[active[part]], changed[active[part]], place[part] < step)
+            return x.reshape(-1, *domain.shape)
+
+        hit = flipped(batcher.run(len(rows), make), labels[active[rows]])
+        length[rows[hit]] = step
+        spent[rows] += 1
+    return _restored(domain, images[active], changed[active], place < length[:, None]), spent
+
+
+def _restored(domain: Domain, images: Tensor, changed: Tensor, which: Tensor) -> Tensor:
+    """Inputs with the groups marked in ``which`` (bool ``[images, groups]``) back at their original values."""
+    row, group = which.nonzero(as_tuple=True)
+    back = torch.zeros(images.shape, dtype=torch.bool, device=images.device)
+    back[row[:, None], domain.members[group]] = True
+    return torch.where(back, images, changed)
+
+
+def flipped(scores: Tensor, labels: Tensor) -> Tensor:
+    """Where the decision is another one by more than round-off, so that a replay elsewhere agrees."""
+    return margins(scores, labels) < -round_off(scores)
+
+
+def changed_groups(domain: Domain, images: Tensor, changed: Tensor) -> Tensor:
+    """Which groups differ: bool ``[images, groups]`` from two tensors ``[images, values]``."""
+    return (images != changed)[:, domain.members].any(2)

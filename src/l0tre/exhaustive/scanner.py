@@ -1,0 +1,118 @@
+"""Which way a level is scanned, and in steps of which size."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from l0tre.domain import Domain
+from l0tre.exhaustive.grid_scan import Chunk, Level, round_off_of, scan_sets
+from l0tre.exhaustive.window_scan import WindowScanner, supports
+from l0tre.locality.local_part import plan_local
+from l0tre.locality.single_pixels import Locality, make_locality, table_bytes
+from l0tre.memory import Batcher
+from l0tre.model.network import Network
+
+__all__ = ["Engine", "Scanner", "choose_engine", "make_scanner"]
+
+# Work of one recorded step, small enough to stop within seconds on a laptop: bytes of activations for whole forward
+# passes, grid points for windows.
+STEP_BYTES = 2**28
+STEP_POINTS = {"cpu": (2**17, 2**21, 2**24), "cuda": (2**24, 2**27, 2**30)}  # for t = 1, 2, 3: a point costs less
+
+Scan = Callable[[int, int], Chunk]
+
+
+class Scanner(Protocol):
+    """One way to scan a level."""
+
+    def prepare(self, images: Tensor, labels: Tensor, *, decide: bool = True) -> Scan:
+        """Get ready for some images.
+
+        Args:
+            images: float32 ``[images, values]``.
+            labels: int64 ``[images]``.
+            decide: Whether ``Chunk.safe`` must be what the network's own source decides; else close points are left as
+                they were computed.
+
+        Returns:
+            A function from a range of sets to their chunk.
+        """
+
+
+@dataclass(frozen=True)
+class Engine:
+    """How the sensitivities of a network are computed.
+
+    Attributes:
+        locality: For the windows; ``None`` if whole forward passes are needed.
+        reason: Why they are needed; empty otherwise.
+    """
+
+    locality: Locality | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class ForwardScanner:
+    """Every grid point by a whole forward pass."""
+
+    level: Level
+    batcher: Batcher
+
+    def prepare(self, images: Tensor, labels: Tensor, *, decide: bool = True) -> Scan:
+        """See :class:`Scanner`."""
+        rounding = round_off_of(self.batcher.network, self.level.domain, images) if decide else None
+
+        def whole(start: int, stop: int) -> Chunk:
+            sets = torch.arange(start, stop, device=images.device)
+            return scan_sets(self.batcher, self.level, images, labels, sets, rounding)
+
+        return whole
+
+
+def choose_engine(network: Network, domain: Domain, grid: Tensor) -> Engine:
+    """Choose from the graph and the groups.
+
+    Args:
+        network: The classifier.
+        domain: The groups, on the network's device.
+        grid: float32 ``[groups, points, width]``, likewise.
+
+    Returns:
+        Windows where the network begins with local operations and every group is one pixel, else forward passes.
+    """
+    if network.graph is None:
+        return Engine(None, network.note or "the network has no graph of operations")
+    plan = plan_local(network.graph)
+    if isinstance(plan, str):
+        return Engine(None, plan)
+    locality = make_locality(plan, domain, grid)
+    return Engine(None, locality) if isinstance(locality, str) else Engine(locality, "")
+
+
+def make_scanner(engine: Engine, level: Level, batcher: Batcher, budget: int) -> tuple[Scanner, int, int]:
+    """The scanner of a level.
+
+    Args:
+        engine: The choice.
+        level: The search space.
+        batcher: The network and its batch size.
+        budget: Bytes that batches may take.
+
+    Returns:
+        The scanner; the most images it should be given at once; and the number of (image, set) pairs of one step.
+    """
+    whole = level.sets * level.points
+    device = level.grid.device
+    locality = engine.locality
+    if locality is not None and supports(locality, level.t):
+        each = table_bytes(locality, level.t)
+        points = STEP_POINTS["cuda" if device.type == "cuda" else "cpu"][level.t - 1]
+        images = min(points // whole, budget // (4 * each))
+        if 4 * each <= budget:
+            return WindowScanner(locality, level, batcher, budget), max(1, images), max(1, points // level.points)
+    rows = max(batcher.rows, min(64 * batcher.rows, STEP_BYTES // batcher.network.sample_bytes))
+    return ForwardScanner(level, batcher), max(1, rows // whole), max(1, rows // level.points)

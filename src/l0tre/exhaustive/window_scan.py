@@ -1,0 +1,346 @@
+"""Sensitivities from windows (crop) and sums (add) instead of whole forward passes; the same numbers."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from l0tre.exhaustive.grid_scan import Chunk, Level, checked, reduce_points, round_off_of, scan_sets
+from l0tre.exhaustive.subsets import unrank
+from l0tre.locality.interactions import Pattern, interactions, make_patterns
+from l0tre.locality.single_pixels import Locality, PixelEffects, meet, phases, seed, single_changes, single_sites
+from l0tre.locality.windows import Base, base_values, carry, finish, paste
+from l0tre.memory import Batcher
+from l0tre.model.network import exact_float32
+from l0tre.model.rounding import Error, RoundOff
+
+__all__ = ["WindowScanner", "supports"]
+
+MOST_GROUPS = 4096  # of the table of interacting pairs at t = 3
+WORK_BYTES = {"cpu": 2**25, "cuda": 2**32}  # of one batch: more is slower on a CPU, no faster on a GPU
+MOST_SETS = 2**22  # of all layouts that are kept
+PROBES = 4  # sets in the middle and at the end (neighbours) that are looked at both ways before any is trusted
+
+FIELDS = ("score", "score_point", "margin", "margin_point", "safe")
+
+
+def supports(locality: Locality, t: int) -> bool:
+    """Whether level ``t`` can be done this way."""
+    if t == 1:
+        return True
+    return locality.plan.head != "map" and (t == 2 or (t == 3 and locality.domain.groups <= MOST_GROUPS))
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """How a range of sets is worked off; the same for all images.
+
+    Attributes:
+        members: int64 ``[sets, t]``.
+        apart: Rows of sets without any interaction that need no look at single points.
+        summed: Rows of sets whose own interaction is zero.
+        patterns: The other sets.
+        order: Puts the results of the three, one after the other, back in the order of the sets.
+    """
+
+    members: Tensor
+    apart: Tensor
+    summed: Tensor
+    patterns: list[Pattern]
+    order: Tensor
+
+
+# From labels and a range of sets to their chunk, in which nothing is called safe yet.
+Work = Callable[[Tensor, int, int], Chunk]
+
+
+@dataclass(frozen=True)
+class _Tables:
+    """What the sets of some images share.
+
+    Attributes:
+        singles: Effects of single groups.
+        pairs: Interactions of pairs ``[images, 1 + interacting pairs, points ** 2, features]`` at t = 3; row 0 is zero.
+        pair_row: int64 ``[groups, groups]``: the row of each pair, 0 for one that does not interact.
+    """
+
+    singles: PixelEffects
+    pairs: Tensor
+    pair_row: Tensor
+
+
+@dataclass(frozen=True)
+class WindowScanner:
+    """Scans a level; what does not depend on the images is worked out once and kept.
+
+    Attributes:
+        locality: Network and groups.
+        level: The search space; see :func:`supports`.
+        batcher: For the sets in doubt.
+        budget: Bytes that batches may take.
+        layouts: Ranges of sets seen before.
+    """
+
+    locality: Locality
+    level: Level
+    batcher: Batcher
+    budget: int
+    layouts: dict[tuple[int, int, int], _Layout] = field(default_factory=dict, repr=False)
+
+    @property
+    def work(self) -> int:
+        """Bytes of one batch."""
+        kind = "cuda" if self.locality.grid.device.type == "cuda" else "cpu"
+        return min(self.budget, WORK_BYTES[kind])
+
+    @torch.inference_mode()
+    def prepare(self, images: Tensor, labels: Tensor, *, decide: bool = True) -> Callable[[int, int], Chunk]:
+        """Compute what all sets share, for some images.
+
+        Args:
+            images: float32 ``[images, values]``, flattened.
+            labels: int64 ``[images]``.
+            decide: See ``engine.Scanner``.
+
+        Returns:
+            A function from a range of sets to their chunk, as ``scan`` gives it. It uses whole forward passes where
+            windows do not give the same numbers (weights so large that sums in another order differ) or do not fit the
+            device's memory.
+        """
+        rounding = round_off_of(self.batcher.network, self.level.domain, images)
+
+        def forward(start: int, stop: int) -> Chunk:
+            sets = torch.arange(start, stop, device=images.device)
+            return scan_sets(self.batcher, self.level, images, labels, sets, rounding if decide else None)
+
+        if rounding is None:
+            return forward
+
+        try:
+            with exact_float32(images.device):
+                work, base = self._tables(images)
+                if not self._agrees(work, base, images, labels, rounding):
+                    return forward
+        except torch.OutOfMemoryError:
+            torch.cuda.empty_cache()
+            return forward
+
+        @torch.inference_mode()
+        def windows(start: int, stop: int) -> Chunk:
+            try:
+                with exact_float32(images.device):
+                    return self._settle(work(labels, start, stop), base, images, labels, rounding, decide)
+            except torch.OutOfMemoryError:
+                torch.cuda.empty_cache()
+                return forward(start, stop)
+
+        return windows
+
+    def _agrees(self, work: Work, base: Base, images: Tensor, labels: Tensor, rounding: RoundOff) -> bool:
+        """Whether a few sets of the first image have the same numbers both ways, within what is in doubt."""
+        for end in (self.level.sets // 2, self.level.sets):
+            sets = torch.arange(max(0, end - PROBES), end, device=images.device)
+            if not len(sets):
+                continue
+            found = work(labels, end - len(sets), end)
+            exact = scan_sets(self.batcher, self.level, images[:1], labels[:1], sets, rounding)
+            allowed = self._error(base, rounding).band
+            margin = (found.margin[0] - exact.margin[0]).abs() <= allowed
+            score = (found.score[0] - exact.score[0]).abs() <= allowed
+            if not bool(margin.all() & score.all()):
+                return False
+        return True
+
+    def _error(self, base: Base, rounding: RoundOff) -> Error:
+        """What float32 can do to a score that windows give, from the largest values that were met so far."""
+        t = self.level.t
+        peaks = {number: float(value) for number, value in base.peaks.values.items()}
+        # A value behind a set of groups: the image's own, what each does alone, what two leave together.
+        for extra, times in ((base.changes, t), (base.rests, t * (t - 1) / 2)):
+            for number, value in extra.values.items():
+                peaks[number] = peaks.get(number, 0.0) + times * float(value)
+        found = rounding.error(peaks, t)
+        # Sums over all subsets of a set (see ``interaction``), each with an error of its own.
+        return Error(2**t * found.worst, found.likely)
+
+    def _tables(self, images: Tensor) -> tuple[Work, Base]:
+        """What the images' sets share, bound to the function that goes through the sets."""
+        plan, t = self.locality.plan, self.level.t
+        base = base_values(plan, images.reshape(-1, *plan.graph.input_shape))
+        if plan.head == "map":
+            return partial(self._scan_maps, PixelEffects(images, base, base.head, {})), base
+        singles = single_changes(self.locality, images, base, keep=t > 1, budget=self.work)
+        if t == 1:
+            return partial(self._scan_singles, singles), base
+        tables = self._pairs(singles) if t == 3 else _Tables(singles, torch.empty(0), torch.empty(0))
+        return partial(self._scan_sets, tables), base
+
+    def _settle(
+        self, chunk: Chunk, base: Base, images: Tensor, labels: Tensor, rounding: RoundOff, decide: bool
+    ) -> Chunk:
+        """Decide what is too close to call by whole forward passes."""
+        chunk, error = checked(chunk, self.level), self._error(base, rounding)
+        safe = chunk.margin > error.band
+        close = ~safe & ~(chunk.margin < -error.band)
+        chunk = replace(chunk, safe=safe, error=error.margin)
+        for row in close.any(1).nonzero()[:, 0].tolist():
+            column = close[row].nonzero()[:, 0]
+            sets = chunk.sets[column]
+            one = slice(row, row + 1)
+            whole = rounding if decide else None
+            exact = scan_sets(self.batcher, self.level, images[one], labels[one], sets, whole)
+            for name in FIELDS:
+                getattr(chunk, name)[row, column] = getattr(exact, name)[0]
+            chunk = replace(chunk, error=max(chunk.error, exact.error))
+        return chunk
+
+    def _scan_singles(self, singles: PixelEffects, labels: Tensor, start: int, stop: int) -> Chunk:
+        images, _, points, features = singles.head.shape
+        step = max(1, self.work // (16 * images * points * features))
+        parts = []
+        for first in range(start, stop, step):
+            last = min(first + step, stop)
+            head = singles.base.head[:, None, None] + singles.head[:, first:last]
+            scores = finish(self.locality.plan, head.reshape(-1, features), singles.base.peaks)
+            parts.append(_reduce(scores, labels, (images, last - first, points)))
+        return _join(parts, torch.arange(start, stop, device=labels.device))
+
+    def _scan_maps(self, whole: PixelEffects, labels: Tensor, start: int, stop: int) -> Chunk:
+        """Single groups when what is behind the cut needs its whole map."""
+        plan = self.locality.plan
+        count, points = len(whole.images), self.locality.grid.shape[1]
+        largest = max(torch.Size(node.shape).numel() for node in plan.graph.nodes[plan.cut :])
+        step = max(1, self.work // (16 * count * points * largest))
+        parts, visited = [], []
+        for phase, every in phases(self.locality):
+            groups = every[(every >= start) & (every < stop)]
+            sites = single_sites(self.locality, phase, groups, plan.cut)
+            for first in range(0, len(groups), step):
+                some, here = groups[first : first + step], sites.part(first, first + step)
+                change = carry(plan, whole.base, here, 0, seed(self.locality, whole.images, some))
+                maps = paste(plan, whole.base, here, change)
+                scores = finish(plan, maps.flatten(0, 2), whole.base.peaks)
+                parts.append(_reduce(scores, labels, (count, len(some), points)))
+                visited.append(some)
+        order = torch.cat(visited).argsort().to(labels.device)
+        return _join(parts, torch.arange(start, stop, device=labels.device), order)
+
+    def _pairs(self, singles: PixelEffects) -> _Tables:
+        """Interactions of all pairs that have one, behind a row of zeros."""
+        n = self.locality.domain.groups
+        a, b = torch.triu_indices(n, n, 1)
+        near = meet(self.locality, a, b)
+        sets = torch.stack([a[near], b[near]], 1)
+        row = torch.zeros(n, n, dtype=torch.int64)
+        row[sets[:, 0], sets[:, 1]] = torch.arange(1, len(sets) + 1)
+        count, points, features = len(sets), self.locality.grid.shape[1], singles.head.shape[-1]
+        table = torch.zeros(len(singles.images), 1 + count, points**2, features, device=singles.head.device)
+        for pattern in make_patterns(self.locality, sets, len(singles.images), self.work):
+            table[:, 1 + pattern.rows] = interactions(self.locality, singles, pattern)
+        return _Tables(singles, table, row.to(table.device))
+
+    def _layout(self, images: int, start: int, stop: int) -> _Layout:
+        key = (images, start, stop)
+        if key not in self.layouts:
+            if sum(len(layout.members) for layout in self.layouts.values()) > MOST_SETS:
+                self.layouts.clear()
+            self.layouts[key] = self._make_layout(images, start, stop)
+        return self.layouts[key]
+
+    def _make_layout(self, images: int, start: int, stop: int) -> _Layout:
+        plan, device = self.locality.plan, self.locality.grid.device
+        members = unrank(torch.arange(start, stop), self.level.domain.groups, self.level.t)
+        near = torch.stack([meet(self.locality, members[:, a], members[:, b]) for a, b in _couples(self.level.t)])
+        together, apart = near.all(0), ~near.any(0)
+        if plan.tail < len(plan.graph.nodes):
+            apart = torch.zeros_like(apart)  # layers behind the dense one need every point
+        kinds = [kind.nonzero()[:, 0] for kind in (apart, ~apart & ~together, together)]
+        patterns = make_patterns(self.locality, members[kinds[2]], images, self.work)
+        visited = [*kinds[:2], *(kinds[2][pattern.rows.cpu()] for pattern in patterns)]
+        order = torch.cat(visited).argsort()
+        return _Layout(members.to(device), kinds[0].to(device), kinds[1].to(device), patterns, order.to(device))
+
+    def _scan_sets(self, tables: _Tables, labels: Tensor, start: int, stop: int) -> Chunk:
+        """Sets of two or three groups."""
+        layout = self._layout(len(labels), start, stop)
+        parts = []
+        if len(layout.apart):
+            parts.append(self._separate(tables, labels, layout.members[layout.apart]))
+        features = tables.singles.head.shape[-1]
+        step = max(1, self.work // (16 * len(labels) * self.level.points * features))
+        parts += [
+            self._sum(tables, labels, layout.members[layout.summed[first : first + step]], None)
+            for first in range(0, len(layout.summed), step)
+        ]
+        for pattern in layout.patterns:
+            extra = interactions(self.locality, tables.singles, pattern)
+            for first in range(0, len(pattern.groups), step):
+                some = slice(first, first + step)
+                parts.append(self._sum(tables, labels, pattern.groups[some], extra[:, some]))
+        return _join(parts, torch.arange(start, stop, device=labels.device), layout.order)
+
+    def _sum(self, tables: _Tables, labels: Tensor, members: Tensor, extra: Tensor | None) -> Chunk:
+        """Sets from their singles, interacting pairs and, if given, their own interaction."""
+        points, t = self.level.grid.shape[1], self.level.t
+        images, count, features = len(labels), len(members), tables.singles.head.shape[-1]
+        total = tables.singles.base.head.reshape(images, *[1] * (1 + t), features)
+        for place in range(t):
+            spread = [points if other == place else 1 for other in range(t)]
+            total = total + tables.singles.head[:, members[:, place]].reshape(images, count, *spread, features)
+        if t == 3:
+            for a, b in _couples(t):
+                spread = [points if other in (a, b) else 1 for other in range(t)]
+                pair = tables.pairs[:, tables.pair_row[members[:, a], members[:, b]]]
+                total += pair.reshape(images, count, *spread, features)
+        if extra is not None:
+            total += extra.reshape(total.shape)
+        scores = finish(self.locality.plan, total.reshape(-1, features), tables.singles.base.peaks)
+        return _reduce(scores, labels, (images, count, self.level.points))
+
+    def _separate(self, tables: _Tables, labels: Tensor, members: Tensor) -> Chunk:
+        """Sets without any interaction when the dense layer is the last one: every group takes its own worst value."""
+        head, base = (
+            tables.singles.head,
+            tables.singles.base.head,
+        )  # [images, groups, points, classes], [images, classes]
+        places = self.level.grid.shape[1] ** torch.arange(self.level.t - 1, -1, -1, device=labels.device)
+        own = labels[:, None, None, None]
+        mine = head.gather(3, own.expand(*head.shape[:3], 1))
+        low, low_at = mine[..., 0].min(2)  # [images, groups]
+        gain, gain_at = (mine - head).min(2)  # [images, groups, classes]
+        margin = base.gather(1, labels[:, None]) - base
+        margin = margin[:, None] + gain[:, members].sum(2)
+        margin.scatter_(2, labels[:, None, None].expand(-1, len(members), 1), float("inf"))
+        worst, rival = margin.min(2)
+        chosen = gain_at[:, members].gather(3, rival[:, :, None, None].expand(-1, -1, members.shape[1], 1))[..., 0]
+        return Chunk(
+            members[:, 0],
+            base.gather(1, labels[:, None]) + low[:, members].sum(2),
+            (low_at[:, members] * places).sum(2),
+            worst,
+            (chosen * places).sum(2),
+            torch.zeros_like(worst, dtype=torch.bool),
+        )
+
+
+def _couples(t: int) -> Iterator[tuple[int, ...]]:
+    return itertools.combinations(range(t), 2)
+
+
+def _reduce(scores: Tensor, labels: Tensor, shape: tuple[int, int, int]) -> Chunk:
+    undecided = torch.zeros(len(scores), dtype=torch.bool, device=scores.device)
+    return reduce_points(scores, labels.repeat_interleave(shape[1] * shape[2]), shape, undecided)
+
+
+def _join(parts: list[Chunk], sets: Tensor, order: Tensor | None = None) -> Chunk:
+    """Chunks of different sets side by side, optionally put in order."""
+
+    def cat(values: list[Tensor]) -> Tensor:
+        joined = torch.cat(values, 1)
+        return joined if order is None else joined[:, order]
+
+    score, score_point, margin, margin_point, safe = (cat([getattr(part, name) for part in parts]) for name in FIELDS)
+    return Chunk(sets, score, score_point, margin, margin_point, safe)

@@ -1,0 +1,1 @@
+"""Drawing and writing: figures with their numbers beside them, tables as CSV and markdown."""

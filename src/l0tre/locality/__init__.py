@@ -1,0 +1,1 @@
+"""Which part of a network is local, what changed pixels reach there, and what several of them do together."""

@@ -1,0 +1,378 @@
+"""Exact effects of changed pixels, computed only inside the windows that they reach.
+
+A change is carried through the local part of the network as a difference to the original activations: a linear
+operation maps differences to differences, any other one is evaluated on the window taken from the original map.
+"""
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from l0tre.locality.local_part import POINTWISE, LocalPlan, Span, need, overlap, reach
+from l0tre.model.graph import Node, convolve, run_node
+from l0tre.model.rounding import Peaks
+
+__all__ = [
+    "Base",
+    "Sites",
+    "apply_head",
+    "base_values",
+    "carry",
+    "carry_linear",
+    "common_part",
+    "convolve_window",
+    "finish",
+    "inside",
+    "paste",
+    "patches",
+    "shifted",
+    "window_values",
+]
+
+Box = tuple[Span, Span]  # rows and columns
+
+# A convolution of a small window is faster as one matrix product: on a GPU unless the matrix is mostly zeros, on a CPU
+# only if it has few rows (more in float64).
+MATRIX_WORK = 4  # times the multiplications of the convolution
+MATRIX_SIZE = 2**24  # entries
+MATRIX_ROWS = 64
+MATRIX_ROWS_64 = 384  # in float64, for which there are no fast convolutions
+MATRIX_TOTAL = 2**26  # entries of all matrices that are kept
+
+
+@dataclass(frozen=True)
+class Base:
+    """The unchanged images.
+
+    Attributes:
+        maps: Output of every node up to the cut, each ``[images, C, H, W]``.
+        head: Output of the layer behind the cut (``linear`` or ``mean``), ``[images, features]``; for another head the
+            cut's map.
+        peaks: The largest values at what operations that are not linear read, by their number (see ``rounding.bends``).
+        changes: Likewise the largest changes of these values that were met in windows.
+        rests: Likewise the largest rests of pairs (see ``rests``).
+    """
+
+    maps: tuple[Tensor, ...]
+    head: Tensor
+    peaks: Peaks = field(default_factory=Peaks)
+    changes: Peaks = field(default_factory=Peaks)
+    rests: Peaks = field(default_factory=Peaks)
+
+
+@dataclass(frozen=True)
+class Sites:
+    """Places where the same pattern of changes is looked at; all share one phase of the stride.
+
+    Attributes:
+        steps: int64 ``[2, sites]`` on the CPU: how many strides of the cut each place is away from the pattern's
+            home, along rows and columns.
+        rows: Window of every node along rows, at the pattern's home.
+        columns: Likewise along columns.
+        known: Positions worked out already; they are the same for all images.
+    """
+
+    steps: Tensor
+    rows: Mapping[int, Span]
+    columns: Mapping[int, Span]
+    known: dict[tuple[int, Box], tuple[Tensor, Tensor, Tensor | None]] = field(default_factory=dict, repr=False)
+
+    def __len__(self) -> int:
+        return int(self.steps.shape[1])
+
+    def part(self, first: int, last: int) -> "Sites":
+        """Some of the places."""
+        return Sites(self.steps[:, first:last], self.rows, self.columns)
+
+    def box(self, place: int) -> Box:
+        """Window of a node at home."""
+        return self.rows[place], self.columns[place]
+
+    def positions(
+        self, plan: LocalPlan, place: int, box: Box, device: torch.device
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Rows ``[sites, rows, 1]`` and columns ``[sites, 1, columns]`` of a box on a node's map, clamped to it.
+
+        Returns:
+            Both, and which positions are outside the map, bool ``[sites, rows, columns]``; ``None`` if none is.
+        """
+        key = (place, box)
+        if key not in self.known:
+            pace = plan.stride // plan.strides[place]
+            height, width = plan.graph.nodes[place].shape[1:]
+            rows = (self.steps[0][:, None] * pace + torch.arange(box[0].first, box[0].last + 1))[:, :, None]
+            columns = (self.steps[1][:, None] * pace + torch.arange(box[1].first, box[1].last + 1))[:, None, :]
+            outside = ((rows < 0) | (rows >= height)) | ((columns < 0) | (columns >= width))
+            mask = outside.to(device) if bool(outside.any()) else None
+            self.known[key] = rows.clamp(0, height - 1).to(device), columns.clamp(0, width - 1).to(device), mask
+        return self.known[key]
+
+
+@torch.inference_mode()
+def base_values(plan: LocalPlan, images: Tensor) -> Base:
+    """Run the unchanged images.
+
+    Args:
+        plan: The local part.
+        images: float32 ``[images, C, H, W]``.
+
+    Returns:
+        Everything that windows are taken from.
+    """
+    values: dict[int, Tensor] = {0: images}
+    for place, node in enumerate(plan.graph.nodes[1 : plan.tail], start=1):
+        values[place] = run_node(node, *(values[source] for source in node.inputs))
+    head = values[plan.tail - 1]
+    base = Base(tuple(values[place] for place in range(plan.cut + 1)), head if plan.head == "map" else head.flatten(1))
+    for place, number in plan.bends.items():
+        node = plan.graph.nodes[place]
+        if place <= plan.cut:
+            base.peaks.see(number, base.maps[node.inputs[0]], relu=node.op == "relu")
+    return base
+
+
+def carry(plan: LocalPlan, base: Base, sites: Sites, start: int, change: Tensor, upto: int | None = None) -> Tensor:
+    """Carry a change from one node to the cut (or to an earlier joint).
+
+    Args:
+        plan: The local part.
+        base: The unchanged images.
+        sites: Where, and the windows of all nodes from ``start`` on.
+        start: The joint at which the change is given.
+        change: Difference to the original there, ``[images, sites, variants, C, rows, columns]``; it is overwritten.
+        upto: Where to; default the cut.
+
+    Returns:
+        The difference at that node, ``[images, sites, variants, C, rows, columns]`` in its window.
+    """
+    end = plan.cut if upto is None else upto
+    last = plan.graph.last_use()
+    values = {start: change}
+    for place in range(start + 1, end + 1):
+        if place not in sites.rows:
+            continue
+        node = plan.graph.nodes[place]
+        if not all(span.size for span in sites.box(place)):  # no position of this node sees the change
+            sizes = (span.size for span in sites.box(place))
+            values[place] = change.new_zeros(*change.shape[:3], node.shape[0], *sizes)
+            continue
+        sources = [values[source] for source in node.inputs]
+        if any(last[source] > place for source in node.inputs) and node.op in POINTWISE:
+            sources = [source.clone() for source in sources]  # another node still reads it
+        values[place] = _step(plan, base, sites, place, node, sources)
+        for source in set(node.inputs):
+            if last[source] == place:
+                del values[source]
+    return values[end]
+
+
+def _step(plan: LocalPlan, base: Base, sites: Sites, place: int, node: Node, sources: Sequence[Tensor]) -> Tensor:
+    box, origins = sites.box(place), [sites.box(source) for source in node.inputs]
+    first, source = sources[0], node.inputs[0]
+    if place in plan.bends:
+        base.changes.see(plan.bends[place], first)
+    if node.op in POINTWISE:
+        before = window_values(base.maps[source], plan, sites, source, box)
+        value = shifted(first, origins[0], box).add_(before[:, :, None])
+        # Outside the map nothing changed, and f(0) - f(0) is no change either.
+        return run_node(node, value).sub_(run_node(node, before)[:, :, None])
+    if node.op in ("add", "sub", "concat"):
+        parts = [shifted(value, origin, box) for value, origin in zip(sources, origins, strict=True)]
+        if node.op == "concat":
+            return torch.cat(parts, 3)
+        return parts[0] + parts[1] if node.op == "add" else parts[0] - parts[1]
+    if node.op == "max_pool":
+        wanted = (need(node, box[0], 0), need(node, box[1], 1))
+        patch = window_values(base.maps[source], plan, sites, source, wanted, float("-inf"))
+        value = shifted(first, origins[0], wanted) + patch[:, :, None]
+        result = patches(node, value) - patches(node, patch[:, :, None])
+        # Where a whole patch lies outside, infinity minus infinity; the mask below clears it.
+        return inside(result, plan, sites, place)
+    return carry_linear(plan, sites, place, node, first)
+
+
+def carry_linear(plan: LocalPlan, sites: Sites, place: int, node: Node, value: Tensor) -> Tensor:
+    """A difference behind a convolution, an average pool, a scaling or a padding.
+
+    Args:
+        plan: The local part.
+        sites: Where, and the windows of the node and of what it reads.
+        place: The node's number.
+        node: The node.
+        value: The difference that it reads, ``[images, sites, variants, C, rows, columns]``.
+
+    Returns:
+        The difference in the node's window; never the given tensor itself.
+    """
+    box, origin = sites.box(place), sites.box(node.inputs[0])
+    wanted = (need(node, box[0], 0), need(node, box[1], 1))
+    if node.op == "conv":
+        return inside(convolve_window(plan, node, value, origin, wanted, box), plan, sites, place)
+    moved = shifted(value, origin, wanted)
+    if node.op == "avg_pool":
+        return inside(patches(node, moved), plan, sites, place)
+    factor = node.tensors.get("scale") if node.op == "scale" else None
+    return moved * factor if factor is not None else moved.clone() if moved is value else moved
+
+
+def patches(node: Node, value: Tensor) -> Tensor:
+    """Pooling of ready-made patches ``[images, sites, variants, C, rows, columns]``: no padding."""
+    flat = value.flatten(0, 2)
+    if node.op == "max_pool":
+        result = F.max_pool2d(flat, node.ints("kernel"), node.ints("stride"), 0, node.ints("dilation"))
+    else:
+        result = F.avg_pool2d(flat, node.ints("kernel"), node.ints("stride"))
+    return result.reshape(*value.shape[:3], *result.shape[1:])
+
+
+def convolve_window(plan: LocalPlan, node: Node, value: Tensor, now: Box, wanted: Box, box: Box) -> Tensor:
+    """A convolution of a difference known on ``now``, for the outputs in ``box`` that read ``wanted``; no bias."""
+    channels, rows, columns = value.shape[3:]
+    weight, groups = node.tensors["weight"], int(node.number("groups"))
+    out = (weight.shape[0], box[0].size, box[1].size)
+    flat = value.flatten(0, 2)
+
+    def windows(x: Tensor) -> Tensor:
+        return convolve(node, shifted(x, now, wanted), None, (0, 0))
+
+    entries = channels * rows * columns * out[0] * out[1] * out[2]
+    if value.is_cuda:
+        as_matrix = entries <= min(MATRIX_SIZE, MATRIX_WORK * out[1] * out[2] * weight.numel())
+    else:
+        most = MATRIX_ROWS_64 if value.dtype == torch.float64 else MATRIX_ROWS
+        as_matrix = channels * rows * columns <= most
+    if as_matrix:
+        # Only sizes and distances count, so that many patterns share a matrix.
+        key: Hashable = (
+            id(weight),
+            *((a.size, b.first - a.first, b.last - a.last, c.size) for a, b, c in zip(now, wanted, box, strict=True)),
+        )
+        if key not in plan.matrices:
+            if sum(matrix.numel() for matrix in plan.matrices.values()) > MATRIX_TOTAL:
+                plan.matrices.clear()
+            unit = torch.eye(channels * rows * columns, device=value.device, dtype=value.dtype)
+            plan.matrices[key] = windows(unit.reshape(-1, channels, rows, columns)).flatten(1)
+        result = flat.flatten(1) @ plan.matrices[key]
+    elif not value.is_cuda and groups == 1 and node.ints("stride") == (1, 1):
+        # The other way round: what every input adds to its outputs, without multiplying the zeros around it.
+        key = ("turned", id(weight))
+        if key not in plan.matrices:
+            plan.matrices[key] = weight.transpose(0, 1).flip(2, 3).contiguous()
+        full = F.conv_transpose2d(flat, plan.matrices[key], dilation=node.ints("dilation"))
+        reached = (reach(node, [now[0]], 0), reach(node, [now[1]], 1))
+        result = shifted(full, reached, box)
+    else:
+        result = windows(flat)
+    return result.reshape(*value.shape[:3], *out)
+
+
+def common_part(value: Tensor, now: Box, wanted: Box) -> tuple[Tensor, Box]:
+    """The part of something known on one box (its last two dimensions) that another box wants, and where that is.
+
+    To cut before rows are picked copies only what is wanted; :func:`shifted` then adds the zeros around.
+    """
+    common = (overlap(now[0], wanted[0]), overlap(now[1], wanted[1]))
+    rows, columns = (slice(c.first - n.first, max(c.last - n.first + 1, 0)) for n, c in zip(now, common, strict=True))
+    return value[..., rows, columns], common
+
+
+def shifted(value: Tensor, now: Box, wanted: Box) -> Tensor:
+    """A difference known on one box, on another one: zero outside, cut where it is larger."""
+    if now == wanted:
+        return value
+    (rows, columns), (to_rows, to_columns) = now, wanted
+    if not (overlap(rows, to_rows).size and overlap(columns, to_columns).size):
+        return value.new_zeros(*value.shape[:-2], to_rows.size, to_columns.size)
+    return F.pad(
+        value,
+        (
+            columns.first - to_columns.first,
+            to_columns.last - columns.last,
+            rows.first - to_rows.first,
+            to_rows.last - rows.last,
+        ),
+    )
+
+
+def window_values(source: Tensor, plan: LocalPlan, sites: Sites, place: int, box: Box, fill: float = 0.0) -> Tensor:
+    """Windows of a map ``[n, C, H, W]`` as ``[n, sites, C, rows, columns]``; ``fill`` outside the map."""
+    rows, columns, outside = sites.positions(plan, place, box, source.device)
+    # Advanced indices in the last two places give [n, C, sites, rows, columns].
+    found = source[:, :, rows, columns].transpose(1, 2)
+    return found if outside is None else found.masked_fill(outside[:, None], fill)
+
+
+def inside(value: Tensor, plan: LocalPlan, sites: Sites, place: int, box: Box | None = None) -> Tensor:
+    """No difference outside the map, where there is nothing; in the node's window or another box."""
+    outside = sites.positions(plan, place, box or sites.box(place), value.device)[2]
+    return value if outside is None else value.masked_fill_(outside[:, None, None], 0.0)
+
+
+def apply_head(plan: LocalPlan, sites: Sites, change: Tensor) -> Tensor:
+    """The difference behind the cut: of the dense layer's or the mean's output.
+
+    Args:
+        plan: The local part, with a ``linear`` or ``mean`` head.
+        sites: Where; the window is that of the cut.
+        change: ``[images, sites, variants, C, rows, columns]``.
+
+    Returns:
+        ``[images, sites, variants, features]``.
+    """
+    shape = plan.graph.nodes[plan.cut].shape
+    if plan.head == "mean":
+        return change.sum((4, 5)) / (shape[1] * shape[2])
+    if "head" not in plan.matrices:
+        weight = plan.graph.nodes[plan.tail - 1].tensors["weight"].reshape(-1, *shape)
+        plan.matrices["head"] = weight.permute(2, 3, 1, 0).contiguous()  # [H, W, C, features]: windows copy fast
+    rows, columns, _ = sites.positions(plan, plan.cut, sites.box(plan.cut), change.device)
+    # Outside the map any weight will do: there is no change.
+    matrix = plan.matrices["head"][rows, columns].flatten(1, 3)  # [sites, rows * columns * C, features]
+    images, count, variants = change.shape[:3]
+    flat = change.permute(1, 0, 2, 4, 5, 3).reshape(count, images * variants, -1)
+    return torch.bmm(flat, matrix).reshape(count, images, variants, -1).transpose(0, 1)
+
+
+def paste(plan: LocalPlan, base: Base, sites: Sites, change: Tensor) -> Tensor:
+    """The cut's whole maps with the change added.
+
+    Args:
+        plan: The local part.
+        base: The unchanged images.
+        sites: Where; the window is that of the cut.
+        change: ``[images, sites, variants, C, rows, columns]``.
+
+    Returns:
+        ``[images, sites, variants, C, H, W]``.
+    """
+    rows, columns, outside = sites.positions(plan, plan.cut, sites.box(plan.cut), change.device)
+    images, count, variants, channels = change.shape[:4]
+    height, width = plan.graph.nodes[plan.cut].shape[1:]
+    if outside is not None:  # a spare row takes what hangs over the edge, where the change is zero
+        rows = torch.where(outside, height, rows)
+    sheet = torch.zeros(count, height + 1, width, images, variants, channels, device=change.device)
+    sheet[torch.arange(count, device=change.device)[:, None, None], rows, columns] = change.permute(1, 4, 5, 0, 2, 3)
+    return sheet[:, :height].permute(3, 0, 4, 5, 1, 2) + base.maps[plan.cut][:, None, None]
+
+
+def finish(plan: LocalPlan, head: Tensor, peaks: Peaks) -> Tensor:
+    """Run the rest of the network.
+
+    Args:
+        plan: The local part.
+        head: Output of the head ``[rows, features]``, or the cut's whole map ``[rows, C, H, W]``.
+        peaks: Receives the largest values on the way.
+
+    Returns:
+        Scores, ``[rows, classes]``.
+    """
+    values = {plan.tail - 1: head.reshape(-1, *plan.graph.nodes[plan.tail - 1].shape)}
+    for place, node in enumerate(plan.graph.nodes[plan.tail :], start=plan.tail):
+        if place in plan.bends:
+            for source in node.inputs:
+                peaks.see(plan.bends[place], values[source], relu=node.op == "relu")
+        values[place] = run_node(node, *(values[source] for source in node.inputs))
+    return values[len(plan.graph.nodes) - 1]
