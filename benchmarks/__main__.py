@@ -23,6 +23,7 @@ from l0tre.exhaustive.grid_scan import Level, make_level
 from l0tre.exhaustive.scanner import Engine, Scanner, choose_engine, make_scanner
 from l0tre.memory import Batcher, default_budget
 from l0tre.model.network import Network
+from l0tre.objective import AllRivals
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def _seconds(
     began, done = time.monotonic(), 0
     for first in range(0, len(images), most):
         some = slice(first, first + most)
-        scan = scanner.prepare(images[some], labels[some])
+        scan = scanner.prepare(images[some], AllRivals(labels[some]))
         step = max(1, width // len(images[some]))
         for start in range(0, level.sets, step):
             stop = min(start + step, level.sets)

@@ -25,7 +25,9 @@ from l0tre.certify.relax.bounds import bound
 from l0tre.errors import CertificateError
 from l0tre.evaluation.driver import drive
 from l0tre.evaluation.problem import Settings, make_problem, start
+from l0tre.findings import Evidence
 from l0tre.memory import Batcher
+from l0tre.objective import AllRivals, Specification
 
 __all__ = ["try_certified"]
 
@@ -44,8 +46,7 @@ def try_certified(trial: Trial) -> list[Complaint]:
     complaints += [*_look(trial, space, found, "parts of a run"), *trial.claim(lower, "certified by cells")]
     for t in sorted({len(flip.groups) for flip in trial.target.flips}):
         flips = [flip for flip in trial.target.flips if len(flip.groups) == t][:PROBED]
-        search = prover.search(t, *_image(trial), [None], [None], sums=True)
-        search.spent = 2**62  # sums at once, as after many nodes
+        search = prover.search_cells(t, *_image(trial), [None])
         complaints += _look(trial, space, _walk(search), "parts of a search")
         complaints += _probe_prover(trial, space, search, flips, t)
         if prover.can_use_boxes(t):
@@ -55,8 +56,8 @@ def try_certified(trial: Trial) -> list[Complaint]:
     return complaints + (_certificate(trial, lower) if lower else [])
 
 
-def _image(trial: Trial) -> tuple[Tensor, Tensor]:
-    return trial.subject.image.flatten()[None], torch.tensor([trial.target.label])
+def _image(trial: Trial) -> tuple[Tensor, Specification]:
+    return trial.subject.image.flatten()[None], AllRivals(torch.tensor([trial.target.label]))
 
 
 def _route(trial: Trial) -> tuple[int, list[Nodes]]:
@@ -67,7 +68,13 @@ def _route(trial: Trial) -> tuple[int, list[Nodes]]:
     problem = make_problem(trial.network, subject.image[None], labels, domain=subject.domain, settings=settings)
     found: list[Nodes] = []
     lower = 0
-    steps = drive(problem, start(problem), time_budget=SECONDS, on_proved=lambda _t, _i, n, _b: found.append(n))
+
+    def keep(_t: int, _image: int, evidence: Evidence) -> None:
+        image = torch.zeros(len(evidence.cells), dtype=torch.int64)
+        low, high = evidence.box or (None, None)
+        found.append(Nodes(image, evidence.cells, low, high))
+
+    steps = drive(problem, start(problem), time_budget=SECONDS, on_evidence=keep)
     for snapshot in steps:
         lower = snapshot.images[0].lower
     return lower, found

@@ -13,6 +13,7 @@ from l0tre.attacks.chains import NARROWING, begin, pick, survivors
 from l0tre.attacks.meter import Meter
 from l0tre.attacks.random_search import _fewer
 from l0tre.attacks.task import Task
+from l0tre.objective import AllRivals
 from tests.attacks.cases import Conjunction, Linear, make_linear
 from tests.tools import plain_network
 
@@ -22,7 +23,7 @@ SHAPE = (1, 5, 5)
 
 def make_task(case: Linear) -> tuple[Meter, Task, torch.Generator]:
     count = len(case.images)
-    task = Task(case.images.flatten(1), case.labels, case.domain, torch.ones(count, dtype=torch.int64))
+    task = Task(case.images.flatten(1), AllRivals(case.labels), case.domain, torch.ones(count, dtype=torch.int64))
     return Meter(case.network, count, MEMORY), task, torch.Generator().manual_seed(0)
 
 
@@ -81,7 +82,7 @@ def test_a_step_adds_the_best_group_or_drops_the_cheapest_one() -> None:
     weight = next(iter(case.module.parameters())).detach()
     chains = begin(meter, task, task.images, torch.arange(3), 1000)
     chains = pick(chains, ~chains.shaken)
-    slope = weight[task.labels] - weight[1 - task.labels]
+    slope = weight[task.specification.labels] - weight[1 - task.specification.labels]
     gains = torch.maximum(slope * task.images, slope * (task.images - 1))
     added, _, _ = searching._step(meter, task, chains, torch.full((3,), 36), 0, generator)
     assert (added.x != task.images).nonzero()[:, 1].tolist() == gains.argmax(1).tolist()
@@ -99,7 +100,7 @@ def test_few_rivals_are_joined_by_chains_with_chance() -> None:
             own = chains.image == image
             assert len(chains.rival[own].unique()) == rivals
             assert int(chains.shaken[own].sum()) == shaken
-            assert int(task.labels[image]) not in chains.rival[own].tolist()
+            assert int(task.specification.labels[image]) not in chains.rival[own].tolist()
     assert meter.forwards.tolist() == [1, 1]
 
 
@@ -131,7 +132,7 @@ def test_all_singles_are_tried_from_two_and_all_pairs_from_three(planted: int, s
     known = images.clone()
     known[0, [7, 18, 3, 11][:start]] = torch.tensor([1.0, 0.0, 0.0, 1.0])[:start]
     domain = make_linear(0, SHAPE, 2).domain
-    task = Task(images, torch.zeros(1, dtype=torch.int64), domain, torch.ones(1, dtype=torch.int64))
+    task = Task(images, AllRivals(torch.zeros(1, dtype=torch.int64)), domain, torch.ones(1, dtype=torch.int64))
     meter = Meter(network, 1, MEMORY)
     found = METHODS["exact"].run(meter, task, known, torch.tensor([10_000]), torch.Generator())
     assert task.sizes(found).tolist() == [wanted]

@@ -16,6 +16,7 @@ from l0tre.attacks.task import Task, rounded
 from l0tre.domain import Domain, make_domain
 from l0tre.exhaustive.accumulate import flipped
 from l0tre.model.network import margins
+from l0tre.objective import AllRivals
 from tests.attacks.cases import RANGES, count_changed, make_linear
 from tests.tools import plain_network
 
@@ -33,7 +34,7 @@ def random_start(module: nn.Module, task: Task, generator: torch.Generator) -> T
             share = torch.rand(len(places), generator=generator)
             values = domain.low[places] + share * (domain.high - domain.low)[places]
             x[places] = torch.minimum(task.snap(values), domain.high[places])
-            if bool(flipped(module(x.reshape(1, *domain.shape)), task.labels[row : row + 1])[0]):
+            if bool(flipped(module(x.reshape(1, *domain.shape)), task.specification.pick([row]))[0]):
                 best[row] = x
                 break
     return best
@@ -58,7 +59,7 @@ def make_task(seed: int, ranges: str, groups: str, rounding: bool) -> tuple[nn.M
     labels = module(images).argmax(1)
     # Some images may be done already, so that the others' places are not those in the batch.
     enough = torch.tensor([[1, 1, 2], [domain.groups, 1, 1]][seed % 3 == 0])
-    task = Task(images.flatten(1), labels, domain, enough, rounding)
+    task = Task(images.flatten(1), AllRivals(labels), domain, enough, rounding)
     return module.eval().requires_grad_(False), task, torch.Generator().manual_seed(seed)
 
 
@@ -91,7 +92,7 @@ def test_inputs_never_grow_and_stay_adversarial(
         size = count_changed(task.domain, image, new)
         assert unknown or size <= count_changed(task.domain, image, old)
         scores = module(new.reshape(1, *task.domain.shape))
-        assert int(scores.argmax()) != int(task.labels[row])
+        assert int(scores.argmax()) != int(task.specification.labels[row])
         if rounding:
             assert torch.equal(rounded(new), new)
 
@@ -104,7 +105,7 @@ def test_a_spent_limit_and_small_enough_inputs_cost_nothing(name: str) -> None:
     network = plain_network(module, task.domain.shape, sample_bytes=2**10)
     for limit, enough in ((0, 1), (1000, task.domain.groups)):
         meter = Meter(network, len(start), MEMORY)
-        some = Task(task.images, task.labels, task.domain, torch.full((len(start),), enough))
+        some = Task(task.images, task.specification, task.domain, torch.full((len(start),), enough))
         result = METHODS[name].run(meter, some, start, torch.full((len(start),), limit), generator)
         assert torch.equal(result, start)
         assert int(meter.spent.sum()) == 0
@@ -121,7 +122,7 @@ def test_when_halted_the_best_input_is_kept(name: str) -> None:
 
 def test_ties_and_differences_within_round_off_are_no_success() -> None:
     scores = torch.tensor([[1.0, 1.0], [1.0, 1.0 + 1e-6], [1.0, 1.0 + 1e-5], [1e3, 1e3 + 1e-3], [float("nan"), 1.0]])
-    assert flipped(scores, torch.zeros(5, dtype=torch.int64)).tolist() == [False, False, True, False, False]
+    assert flipped(scores, AllRivals(torch.zeros(5, dtype=torch.int64))).tolist() == [False, False, True, False, False]
 
 
 def test_a_round_of_the_search_returns_what_it_measured() -> None:
@@ -132,8 +133,8 @@ def test_a_round_of_the_search_returns_what_it_measured() -> None:
     walk = _Walk(owner, start[owner], torch.full((2,), float("inf")), torch.tensor([0, 30]))
     inputs, margin, hit = _round(meter, task, walk, generator)
     scores = module(inputs.reshape(-1, *task.domain.shape))
-    assert torch.allclose(margins(scores, task.labels[owner]), margin, atol=1e-5)
-    assert torch.equal(flipped(scores, task.labels[owner]), hit)
+    assert torch.allclose(margins(scores, task.specification.labels[owner]), margin, atol=1e-5)
+    assert torch.equal(flipped(scores, task.specification.pick(owner)), hit)
     some = task.part(owner)
     # An exchange keeps the size, except that nothing can come in where all groups are changed.
     assert torch.equal(some.sizes(inputs), some.sizes(start[owner]).clamp(max=task.domain.groups - 1))

@@ -20,6 +20,7 @@ from l0tre.domain import Domain
 from l0tre.memory import Batcher
 from l0tre.model.graph import Graph, run, run_node
 from l0tre.model.network import Network, margins
+from l0tre.objective import AllRivals
 from tests.certify import random_networks
 from tests.certify.random_networks import Case, random_case
 from tests.tools import graph_network
@@ -74,7 +75,9 @@ def make(case: Case, t: int, *, tables: int = TABLES, windows: bool = True) -> I
     if not windows:
         plan = replace(plan, receptive_fields={}, matrices={})
     tree = make_tree(case.domain, case.network.exact)
-    return make_instance(plan, tree, case.domain, case.image.flatten()[None], torch.tensor([case.label]), t, tables)
+    return make_instance(
+        plan, tree, case.domain, case.image.flatten()[None], AllRivals(torch.tensor([case.label])), t, tables
+    )
 
 
 def groups_of(tree: Tree, cell: int) -> list[int]:

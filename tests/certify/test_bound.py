@@ -14,6 +14,7 @@ from l0tre.certify.relax.concretize import minimizing_inputs
 from l0tre.certify.relax.instance import Instance, make_instance
 from l0tre.domain import make_domain
 from l0tre.model.graph import GraphBuilder
+from l0tre.objective import AllRivals
 from tests.certify.proving import (
     ROUNDING,
     ROWS,
@@ -168,11 +169,11 @@ def test_several_images_are_bounded_as_one_at_a_time(seed: int) -> None:
     images = torch.cat([case.image.flatten()[None], low + torch.rand(2, len(low)) * (high - low)])
     classes = one.rows.shape[2]
     labels = torch.tensor([case.label, (case.label + 1) % classes, case.label])
-    several = make_instance(one.plan, one.tree, case.domain, images, labels, t, TABLES)
+    several = make_instance(one.plan, one.tree, case.domain, images, AllRivals(labels), t, TABLES)
     for nodes in nodes_of(case, one, t, rng):
         parts = []
         for row in range(3):
-            alone = make_instance(one.plan, one.tree, case.domain, images[[row]], labels[[row]], t, TABLES)
+            alone = make_instance(one.plan, one.tree, case.domain, images[[row]], AllRivals(labels[[row]]), t, TABLES)
             parts.append(bound(alone, nodes, ROWS).margins)
         order = torch.from_numpy(rng.permutation(3 * len(nodes)))
         rows = torch.arange(3).repeat_interleave(len(nodes))[order]

@@ -25,8 +25,9 @@ from l0tre.certify.proof import Proof
 from l0tre.certify.prover import Prover
 from l0tre.certify.regions.nodes import Nodes, root, shares, split_boxes, split_cells
 from l0tre.certify.relax.bounds import bound
-from l0tre.certify.relax.instance import Halted
 from l0tre.errors import InternalError, L0treError, ModelError
+from l0tre.findings import Halted
+from l0tre.objective import AllRivals
 from l0tre.store import read_snapshot
 from tests.certify.boxes.cases import balanced, cluster_search, prover_of
 from tests.certify.boxes.recipes import RELU, Recipe, conv
@@ -90,35 +91,17 @@ def check_conserved(search: CellSearch | BoxSearch, steps: int = 400) -> Fractio
 CELL_FAULTS = ("bound", "split_cells", "split_boxes", "minimizing_inputs", "look_up_minima", "shares")
 
 
-@pytest.mark.parametrize("hinted", [False, True])
 @pytest.mark.parametrize("name", CELL_FAULTS)
-def test_cells_are_open_once_whatever_fails(name: str, hinted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cells_are_open_once_whatever_fails(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case = balanced(DEEP, 2, 2, 0.0, by=0.05)
     search = start(case, 2)
-    if hinted:  # half of all cells are said to be hopeless, so that nodes are split before they are bounded
-        cells = torch.arange(1, 2 * search.instance.tree.slots, 2)[:, None]
-        search.hints[0] = Nodes(torch.zeros(len(cells), dtype=torch.int64), cells).keys()
     search.batch = 64
     seen = fail(monkeypatch, cells_module, name)
     assert check_conserved(search) == search.total
     assert {NO_MEMORY, Halted} == set(seen)
 
 
-@pytest.mark.parametrize("name", ["make_losses", "sum_proves", "apart", "split_cells"])
-def test_cells_proved_by_sums_are_open_once_whatever_fails(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cells_module, "PATIENCE", 0)
-    case = balanced(Recipe((1, 4, 6), (conv(2, 2), RELU)), 0, 2, 0.0, by=0.3)
-    search = start(case, 2)
-    search.allow_sums()
-    assert search.adds
-    search.batch = 64
-    seen = fail(monkeypatch, cells_module, name)
-    assert check_conserved(search) == search.total
-    assert search.singles is not None
-    assert {NO_MEMORY, Halted} == set(seen)
-
-
-@pytest.mark.parametrize("name", ["first_pass", "lower_bounds", "above", "split_boxes", "margins", "shares"])
+@pytest.mark.parametrize("name", ["first_pass", "lower_bounds", "above", "split_boxes", "shares"])
 def test_boxes_of_clusters_are_open_once_whatever_fails(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     leave_much_open(monkeypatch)
     monkeypatch.setattr(clusters_module, "STEP_SECONDS", 0.01)
@@ -321,9 +304,9 @@ def middle(prover: Prover, case: Case, kind: str) -> tuple[Any, Fraction]:
     images, labels = case.image.flatten()[None], torch.tensor([case.label])
     search: CellSearch | BoxSearch
     if kind == "cells":
-        search = prover.search(2, images, labels, [None], [None])
+        search = prover.search_cells(2, images, AllRivals(labels), [None])
     else:
-        search = prover.search_boxes(2, images, labels, [None])
+        search = prover.search_boxes(2, images, AllRivals(labels), [None])
     search.batch = 5
     proved = Fraction(0)
     while not proved:

@@ -18,6 +18,7 @@ from l0tre.domain import Colours, Domain, GridKind, make_domain, make_grid
 from l0tre.errors import ConfigError
 from l0tre.model.graph import Graph, GraphBuilder, run
 from l0tre.model.network import Network, margins
+from l0tre.objective import AllRivals
 from tests.certify.oracle import exact_minimum
 from tests.certify.random_networks import KINDS, SMOOTH, planted, random_case
 
@@ -34,7 +35,9 @@ def scene_of(
     graph: Graph, domain: Domain, images: Tensor, labels: list[int], t: int, table_bytes: int = 2**24
 ) -> Instance:
     plan = make_plan(graph, domain, CPU)
-    return make_instance(plan, make_tree(domain), domain, images.flatten(1), torch.tensor(labels), t, table_bytes)
+    return make_instance(
+        plan, make_tree(domain), domain, images.flatten(1), AllRivals(torch.tensor(labels)), t, table_bytes
+    )
 
 
 def network_scene(module: nn.Module, domain: Domain, image: Tensor, label: int = 0, t: int = 1) -> Instance:

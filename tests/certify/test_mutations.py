@@ -20,6 +20,7 @@ from l0tre.certify.relax.relaxation import Relaxation, relax
 from l0tre.domain import Domain, make_domain
 from l0tre.model.graph import Graph
 from l0tre.model.network import margins
+from l0tre.objective import AllRivals
 from tests.certify import proving
 from tests.certify.proving import (
     as_network,
@@ -183,7 +184,7 @@ def free_pixels(patch: Patch) -> None:
 
 
 def turned_margins(patch: Patch) -> None:
-    patch.setattr(search_module, "margins", lambda scores, labels: -margins(scores, labels))
+    patch.setattr(AllRivals, "margins", lambda claims, scores: -margins(scores, claims.labels))
 
 
 MISTAKES: dict[str, tuple[Check, Callable[[Patch], None]]] = {

@@ -134,15 +134,6 @@ def test_the_value_that_matters_most_is_halved() -> None:
     assert upper[1].tolist() == [[0.0, 0.0], [0.5, 0.0]]
 
 
-def test_keys_do_not_depend_on_the_order() -> None:
-    cells = [list(cells) for cells in itertools.combinations_with_replacement(range(1, 40), 3)]
-    image = torch.zeros(len(cells), dtype=torch.int64)
-    keys = Nodes(image, torch.tensor(cells)).keys()
-    assert len(keys.unique()) == len(cells)
-    for order in itertools.permutations(range(3)):
-        assert torch.equal(Nodes(image, torch.tensor(cells)[:, list(order)]).keys(), keys)
-
-
 def test_ranks_number_equal_cells() -> None:
     nodes = Nodes(torch.zeros(2, dtype=torch.int64), torch.tensor([[4, 4, 4, 5], [4, 5, 5, 6]]))
     assert nodes.ranks().tolist() == [[0, 1, 2, 0], [0, 0, 1, 0]]

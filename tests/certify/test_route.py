@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import l0tre
+from l0tre.certify import proof_search
 from l0tre.certify import prover as prover_module
 from l0tre.certify.boxes import box_search as clusters_module
 from l0tre.certify.boxes import disjoint_pairs as far_module
@@ -22,6 +23,7 @@ from l0tre.certify.cells.cell_search import CellSearch
 from l0tre.domain import make_domain
 from l0tre.errors import ConfigError, ModelError
 from l0tre.evaluation import proof_steps as route
+from l0tre.evaluation import visit as visiting
 from l0tre.store import open_run
 from tests.certify.boxes.cases import balanced, make_case, prover_of
 from tests.certify.boxes.recipes import RELU, Recipe, conv
@@ -44,7 +46,7 @@ def test_a_step_that_is_halted_loses_nothing(tmp_path: Path, monkeypatch: pytest
         asked.append(1)
         return len(asked) > 3  # the witness search has its turns first
 
-    monkeypatch.setattr(route, "HALT_SECONDS", -1.0)
+    monkeypatch.setattr(proof_search, "HALT_SECONDS", -1.0)
     halted = l0tre.evaluate(small(), images, max_t=2, stop=stop, out=tmp_path / "run")
     assert not halted.finished
     monkeypatch.undo()
@@ -186,9 +188,9 @@ def test_other_networks_are_handed_over_when_cells_cost_too_much(
     patience: int, hopeless: float, steps: Counter[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever proves it, the bounds are exact; three pixels are left to cells, which keep what is open."""
-    monkeypatch.setattr(route, "CELL_PATIENCE", patience)
-    monkeypatch.setattr(route, "HOPELESS", hopeless)
-    monkeypatch.setattr(route, "STEP_SECONDS", 0.0)
+    monkeypatch.setattr(proof_search, "CELL_PATIENCE", patience)
+    monkeypatch.setattr(proof_search, "HOPELESS", hopeless)
+    monkeypatch.setattr(visiting, "STEP_SECONDS", 0.0)
     for seed in (2,) if patience else (0, 2):
         case = balanced(DEEP, seed, 2, 0.0, by=0.01)
         lower, upper = bounds_of(case, 3)
@@ -214,7 +216,7 @@ def test_a_run_that_stops_inside_a_proof_by_clusters_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Killed once, then stopped again and again after a few batches; of three pixels with hidden layers, by cells."""
-    monkeypatch.setattr(route, "CELL_PATIENCE", 0)
+    monkeypatch.setattr(proof_search, "CELL_PATIENCE", 0)
     case = balanced(recipe, 6, t, 0.0, by=0.003 if t < 3 else 0.3)
     images = torch.stack([case.image, case.image.flip(2)])
     labels = case.network.scores(images).argmax(1)
@@ -228,7 +230,7 @@ def test_a_run_that_stops_inside_a_proof_by_clusters_goes_on(
     monkeypatch.setattr(clusters_module, "MOST_BOXES", {"cpu": 3})
     monkeypatch.setattr(far_module, "HALVINGS", (0,))  # so that the first look leaves much
     monkeypatch.setattr(near_module, "HALVINGS", 0)
-    monkeypatch.setattr(route, "STEP_SECONDS", 0.0)
+    monkeypatch.setattr(visiting, "STEP_SECONDS", 0.0)
     folder, limit = tmp_path / "run", 2
 
     def spent() -> int:
@@ -265,8 +267,8 @@ def test_a_few_images_show_whether_cells_do(
     trial: int, patience: int, steps: Counter[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If all of them had to be handed over, the others go to clusters at once; the bounds are exact either way."""
-    monkeypatch.setattr(route, "CELL_PATIENCE", patience)
-    monkeypatch.setattr(route, "HOPELESS", -math.inf)
+    monkeypatch.setattr(proof_search, "CELL_PATIENCE", patience)
+    monkeypatch.setattr(proof_search, "HOPELESS", -math.inf)
     monkeypatch.setattr(route, "TRIAL", trial)
     case = balanced(DEEP, 2, 2, 0.0, by=0.01)
     images = torch.stack([case.image.roll(shift, 2) for shift in (0, 1, 0, 1, 0)])
@@ -290,9 +292,9 @@ def test_a_proof_that_cells_began_is_theirs_or_begins_anew(
     patience: int, tmp_path: Path, steps: Counter[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What cells have proved is never counted beside what clusters prove."""
-    monkeypatch.setattr(route, "CELL_PATIENCE", NEVER)
-    monkeypatch.setattr(route, "HOPELESS", -math.inf)
-    monkeypatch.setattr(route, "STEP_SECONDS", 0.0)
+    monkeypatch.setattr(proof_search, "CELL_PATIENCE", NEVER)
+    monkeypatch.setattr(proof_search, "HOPELESS", -math.inf)
+    monkeypatch.setattr(visiting, "STEP_SECONDS", 0.0)
     case = balanced(DEEP, 2, 2, 0.0, by=0.01)
     distance = exact_distance(case.graph, case.image, case.label, case.domain, 2)
     options: dict[str, Any] = {"max_t": 2, "domain": case.domain, "guarantee": "certified", "attack": 0}
@@ -306,7 +308,7 @@ def test_a_proof_that_cells_began_is_theirs_or_begins_anew(
         seen += sum(proof.proved > 0 and not proof.boxed for proof in run.load_state().proofs.values())
         run.close()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(route, "CELL_PATIENCE", patience)
+            patch.setattr(proof_search, "CELL_PATIENCE", patience)
             result = l0tre.resume(folder, case.network, time_budget=20.0)
         assert result.finished
         assert result.images[0].lower == min(distance - 1, 2)
@@ -335,15 +337,15 @@ def test_levels_that_clusters_can_prove(monkeypatch: pytest.MonkeyPatch) -> None
     assert [deep.can_use_boxes(t) for t in (1, 2, 3)] == [True, True, False]
     monkeypatch.setattr(prover_module, "BOX_SETS", 66)
     assert [flat.can_use_boxes(t) for t in (1, 2, 3)] == [True, True, False]
-    assert flat.block(2, clusters=True) == 1
+    assert flat.block(2, boxes=True) == 1
     monkeypatch.setattr(prover_module, "BOX_IMAGES", {"cpu": 64})
-    assert flat.block(2, clusters=True) == 64
+    assert flat.block(2, boxes=True) == 64
     with monkeypatch.context() as patch:  # what is left open must fit into the memory
         patch.setattr(prover_module, "SET_BYTES", flat.memory // 660)
-        assert flat.block(2, clusters=True) == 10
+        assert flat.block(2, boxes=True) == 10
     monkeypatch.setattr(prover_module, "BLOCK_SETS", 660)
-    assert flat.block(2, clusters=True) == 10
-    assert flat.block(3, clusters=True) == 3
+    assert flat.block(2, boxes=True) == 10
+    assert flat.block(3, boxes=True) == 3
     assert prover_of(planted((1, 2), (0.9, 0.1), (2, 3, 3))).can_use_boxes(2)
     assert not prover_of(random_case(0)).can_use_boxes(1)  # a network on vectors
     colours = make_case(Recipe((3, 3, 4), (conv(2, 2), RELU)), 0, unit=True)

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from l0tre.certify.cells.cell_search import CellSearch
-from l0tre.certify.regions.nodes import Nodes
 from l0tre.certify.relax.bounds import bound
 from l0tre.certify.relax.instance import make_instance
 from l0tre.memory import Batcher
+from l0tre.objective import AllRivals
 from tests.certify.oracle import dense_minimum, exact_distance, exact_minimum
 from tests.certify.proving import (
     ROWS,
@@ -134,31 +134,6 @@ def test_an_interrupted_search_comes_to_the_same_verdict(seed: int) -> None:
             assert part.shares[-1] == whole.shares[-1]
 
 
-@pytest.mark.parametrize("seed", SEEDS[: 3 * len(KINDS)])
-def test_hints_change_no_verdict(seed: int) -> None:
-    for number in (0, 2):
-        case = variant(seed, number)
-        before = start(case, 1)
-        if pursue(before).verdict != "safe" or case.domain.groups == 1:
-            continue
-        plain, taught = start(case, 2), start(case, 2)
-        lesson = before.lesson(0)
-        if lesson is not None:
-            taught.hints[0] = lesson
-        found = pursue(taught, 200)
-        assert found.verdict == pursue(plain, 200).verdict
-        check_shares(found)
-
-
-def test_misleading_hints_cost_time_only() -> None:
-    """All nodes of the level below are named as hopeless: everything is split to single groups at once."""
-    case = next(case for case in map(random_case, SEEDS) if pursue(start(case, 2)).verdict == "safe")
-    search = start(case, 2)
-    cells = torch.arange(1, 2 * search.instance.tree.slots)[:, None]
-    search.hints[0] = Nodes(torch.zeros(len(cells), dtype=torch.int64), cells).keys()
-    assert pursue(search).verdict == "safe"
-
-
 @pytest.mark.parametrize("shape", [(1, 4, 4), (2, 3, 3), (1, 1, 7)])
 def test_planted_changes_are_never_proved_away(shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(0)
@@ -210,7 +185,7 @@ def test_several_images_are_decided_as_one_at_a_time() -> None:
     images = torch.cat([case.image.flatten()[None], low + torch.rand(4, len(low), generator=random) * (high - low)])
     labels = case.network.scores(images.reshape(-1, *case.image.shape)).argmax(1)
     one = make(case, 2)
-    instance = make_instance(one.plan, one.tree, case.domain, images, labels, 2, TABLES)
+    instance = make_instance(one.plan, one.tree, case.domain, images, AllRivals(labels), 2, TABLES)
     search = CellSearch(instance, case.domain, Batcher(case.network, 2**26), 2, 2**24)
     for row in range(5):
         search.begin(row)

@@ -24,6 +24,7 @@ from l0tre.memory import Batcher
 from l0tre.model.graph import Graph, GraphBuilder
 from l0tre.model.network import Network, margins
 from l0tre.model.rounding import Error, RoundOff
+from l0tre.objective import AllRivals
 from tests.tools import graph_network
 
 POINTWISE = ["relu", "leaky_relu", "sigmoid", "tanh", "clip"]
@@ -158,14 +159,14 @@ def _compare(graph: Graph, t: int, images: int, split: float, domain: Domain | N
     locality, level, batcher, x, labels = setup
     if not supports(locality, t):
         return None
-    wanted = scan(batcher, level, x, labels, 0, level.sets)
-    found = WindowScanner(locality, level, batcher, 2**22).prepare(x, labels)
+    wanted = scan(batcher, level, x, AllRivals(labels), 0, level.sets)
+    found = WindowScanner(locality, level, batcher, 2**22).prepare(x, AllRivals(labels))
     middle = int(split * level.sets)
     size = float(wanted.margin.abs().max() + wanted.score.abs().max())
     ranges = [r for r in ((0, middle), (middle, level.sets)) if r[0] < r[1]]
     for start, stop in ranges:
         chunk = found(start, stop)
-        _same(chunk, scan(batcher, level, x, labels, start, stop), size)
+        _same(chunk, scan(batcher, level, x, AllRivals(labels), start, stop), size)
         _attained(chunk, level, batcher, x, labels, size)
     return locality.plan
 
@@ -233,11 +234,11 @@ def test_doubtful_sets_are_decided_by_forward_passes(monkeypatch: pytest.MonkeyP
         return real(*arguments)  # type: ignore[arg-type]
 
     real = scan_sets
-    ready = WindowScanner(locality, level, batcher, 2**22).prepare(x, labels)
+    ready = WindowScanner(locality, level, batcher, 2**22).prepare(x, AllRivals(labels))
     monkeypatch.setattr(fast, "scan_sets", counted)
     monkeypatch.setattr(RoundOff, "error", lambda *_: Error(math.inf, math.inf))
     found = ready(0, level.sets)
-    wanted = scan(batcher, level, x, labels, 0, level.sets)
+    wanted = scan(batcher, level, x, AllRivals(labels), 0, level.sets)
     assert asked
     assert torch.equal(found.margin, wanted.margin)
     assert torch.equal(found.safe, wanted.safe)
@@ -316,8 +317,8 @@ def test_windows_that_give_other_numbers_are_not_used(monkeypatch: pytest.Monkey
     locality, level, batcher, x, labels = _ready()
     real = interactions
     monkeypatch.setattr(fast, "interactions", lambda *a: real(*a) + 1.0)  # as if rounding had gone astray
-    found = WindowScanner(locality, level, batcher, 2**22).prepare(x, labels)(0, level.sets)
-    wanted = scan(batcher, level, x, labels, 0, level.sets)
+    found = WindowScanner(locality, level, batcher, 2**22).prepare(x, AllRivals(labels))(0, level.sets)
+    wanted = scan(batcher, level, x, AllRivals(labels), 0, level.sets)
     assert torch.equal(found.margin, wanted.margin)
     assert torch.equal(found.safe, wanted.safe)
 
@@ -332,11 +333,11 @@ def test_running_out_of_memory_falls_back_to_forward_passes(where: str, monkeypa
     ready = WindowScanner(locality, level, batcher, 2**22)
     if where == "base_values":
         monkeypatch.setattr(fast, where, fail)
-        scan_ = ready.prepare(x, labels)
+        scan_ = ready.prepare(x, AllRivals(labels))
     else:
-        scan_ = ready.prepare(x, labels)
+        scan_ = ready.prepare(x, AllRivals(labels))
         monkeypatch.setattr(fast, where, fail)
-    wanted = scan(batcher, level, x, labels, 0, level.sets)
+    wanted = scan(batcher, level, x, AllRivals(labels), 0, level.sets)
     assert torch.equal(scan_(0, level.sets).margin, wanted.margin)
 
 
@@ -345,10 +346,10 @@ def test_what_is_kept_between_steps_stays_bounded(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(fast, "MOST_SETS", 300)
     monkeypatch.setattr(crop, "MATRIX_TOTAL", 0)
     scanner = WindowScanner(locality, level, batcher, 2**22)
-    found = scanner.prepare(x, labels)
+    found = scanner.prepare(x, AllRivals(labels))
     for start in range(0, level.sets, 200):
         stop = min(start + 200, level.sets)
-        wanted = scan(batcher, level, x, labels, start, stop)
+        wanted = scan(batcher, level, x, AllRivals(labels), start, stop)
         _same(found(start, stop), wanted, 1 + float(wanted.score.abs().max()))
         assert sum(len(layout.members) for layout in scanner.layouts.values()) <= 300 + 200
         assert len(locality.plan.matrices) <= 4

@@ -18,6 +18,7 @@ from l0tre.memory import Batcher
 from l0tre.model.graph import Graph, run
 from l0tre.model.network import margins
 from l0tre.model.rounding import Peaks, bends, make_round_off
+from l0tre.objective import AllRivals
 
 SIDE, SPOT = 8, 19
 
@@ -244,7 +245,7 @@ def test_close_points_are_the_sources_to_decide(own: float, points: int) -> None
 
     level = make_level(make_domain((3,)), torch.tensor([0.0, 0.5, 1.0]).view(1, 3, 1).expand(3, -1, -1), 1)
     batcher = Batcher(replace(network, reference=source), 2**20)
-    chunk = scan(batcher, level, torch.zeros(1, 3), torch.tensor([0]), 0, 3)
+    chunk = scan(batcher, level, torch.zeros(1, 3), AllRivals(torch.tensor([0])), 0, 3)
     assert sum(map(len, asked)) == points
     # At 1.0 the third network decides otherwise for certain, whatever its source says of other points.
     assert chunk.safe[0].tolist() == [own > 1, True, True]
@@ -278,7 +279,7 @@ def test_values_that_only_changes_raise_count(pixels: int) -> None:
     engine = choose_engine(network, domain, grid)
     assert engine.locality is not None
     scanner = make_scanner(engine, level, batcher, 2**24)[0]
-    chunk = scanner.prepare(torch.zeros(1, 16), torch.tensor([0]))(0, level.sets)
+    chunk = scanner.prepare(torch.zeros(1, 16), AllRivals(torch.tensor([0])))(0, level.sets)
     assert network.literal is not None
     rounding = make_round_off(network.literal, *domain.box, domain.members, torch.zeros(1, 16))
     # At the image itself nothing is above zero, so nothing is lost.

@@ -13,6 +13,7 @@ from l0tre.exhaustive.ranking import Ranking
 from l0tre.exhaustive.subsets import unrank
 from l0tre.memory import Batcher
 from l0tre.model.network import margins, round_off
+from l0tre.objective import AllRivals
 from tests.tools import plain_network, tiny_module
 
 
@@ -53,9 +54,9 @@ def _slow_accumulation(
 def test_accumulation_equals_a_plain_loop(kind: str, seed: int, t: int) -> None:
     module, level, batcher, images, labels = _setup(kind, seed, t)
     partial = begin(t, 3, level.sets, images.device)
-    partial = advance(partial, scan(batcher, level, images, labels, 0, level.sets))
+    partial = advance(partial, scan(batcher, level, images, AllRivals(labels), 0, level.sets))
     for ranking in (partial.by_score, partial.by_margin):
-        found, changed, queries = accumulate(batcher, level, images, labels, ranking)
+        found, changed, queries = accumulate(batcher, level, images, AllRivals(labels), ranking)
         assert queries == ranking.sets.shape[1]
         for row in range(3):
             wanted = _slow_accumulation(module, level, images[row], int(labels[row]), ranking, row)
@@ -81,7 +82,7 @@ def test_after_tightening_no_single_group_can_be_restored(kind: str, seed: int) 
         if len(rows)
         else far[0, :0]
     )
-    better, queries = tighten(batcher, domain, images[rows], labels[rows], start)
+    better, queries = tighten(batcher, domain, images[rows], AllRivals(labels[rows]), start)
     before = changed_groups(domain, images[rows], start)
     after = changed_groups(domain, images[rows], better)
     assert (after.int() <= before.int()).all()
@@ -102,7 +103,7 @@ def test_tightening_many_groups_restores_several_at_once() -> None:
     module.bias.data = torch.tensor([2.5, 0.0])
     network = plain_network(module, (64,))
     better, queries = tighten(
-        Batcher(network, 2**26), make_domain((64,)), torch.zeros(1, 64), torch.tensor([0]), torch.ones(1, 64)
+        Batcher(network, 2**26), make_domain((64,)), torch.zeros(1, 64), AllRivals(torch.tensor([0])), torch.ones(1, 64)
     )
     assert better.nonzero()[:, 1].tolist() == [0, 1, 2]
     assert int(queries[0]) < 64 * 65 // 2 / 2  # one at a time would take 64 + 63 + ... queries
@@ -111,11 +112,11 @@ def test_tightening_many_groups_restores_several_at_once() -> None:
 def test_rankings_do_not_depend_on_the_chunks() -> None:
     for seed in range(5):
         _, level, batcher, images, labels = _setup("conv1", seed, 2)
-        whole = advance(begin(2, 3, 4, images.device), scan(batcher, level, images, labels, 0, level.sets))
+        whole = advance(begin(2, 3, 4, images.device), scan(batcher, level, images, AllRivals(labels), 0, level.sets))
         pieces = begin(2, 3, 4, images.device)
         for start in range(0, level.sets, 4):
             stop = min(start + 4, level.sets)
-            pieces = advance(pieces, scan(batcher, level, images, labels, start, stop))
+            pieces = advance(pieces, scan(batcher, level, images, AllRivals(labels), start, stop))
         assert pieces.position == whole.position == level.sets
         for a, b in ((whole.by_score, pieces.by_score), (whole.by_margin, pieces.by_margin)):
             assert torch.allclose(a.values, b.values, atol=1e-6)

@@ -20,7 +20,7 @@ from l0tre.certify.regions.nodes import shares
 from l0tre.certify.regions.tree import Tree, make_tree
 from l0tre.domain import make_domain
 from l0tre.errors import StoreError
-from l0tre.evaluation import proof_steps as route
+from l0tre.evaluation import visit as visiting
 from l0tre.store import open_run, read_snapshot
 
 SIZE, PLACE, WIDTH = 8, 0.37, 0.02
@@ -61,7 +61,7 @@ def _short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clusters_module, "time", clock)
     monkeypatch.setattr(clusters_module, "STEP_SECONDS", 1.5)
     monkeypatch.setattr(clusters_module, "MOST_BOXES", {"cpu": 3})
-    monkeypatch.setattr(route, "STEP_SECONDS", 0.0)
+    monkeypatch.setattr(visiting, "STEP_SECONDS", 0.0)
 
 
 def leave(folder: Path, network: l0tre.Network) -> Proof:

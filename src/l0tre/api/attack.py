@@ -21,6 +21,7 @@ from l0tre.errors import ConfigError, DataError
 from l0tre.memory import default_budget
 from l0tre.model.load import Source
 from l0tre.model.network import Network, margins, round_off
+from l0tre.objective import AllRivals
 
 __all__ = ["BUDGET", "attack", "attack_details"]
 
@@ -121,7 +122,13 @@ def attack_details(
     memory = memory or default_budget(net.device)
     for view, label, rows in _views(net, wanted, targeted):
         rows = rows[_undecided(view, flat[rows], label[rows])]
-        task = Task(flat[rows], label[rows], domain.to(net.device), least.to(net.device)[rows] + 1, rounding == "8bit")
+        task = Task(
+            flat[rows],
+            AllRivals(label[rows]),
+            domain.to(net.device),
+            least.to(net.device)[rows] + 1,
+            rounding == "8bit",
+        )
         meter = Meter(view, len(rows), memory, halted)
         found.add(rows, carry_out(meter, task, schedule(method, gradients), budget, seed, progress), meter)
     return found.result(net, domain, least, targeted, time.monotonic() - began, _notes(net, method, gradients))
@@ -237,7 +244,7 @@ def _undecided(network: Network, images: Tensor, labels: Tensor) -> Tensor:
     for rows in torch.arange(len(images), device=images.device).split(256):
         scores = network.scores(images[rows].reshape(-1, *network.input_shape))
         for row in rows[margins(scores, labels[rows]) <= round_off(scores)].tolist():
-            decided[row] = replays(network, images[row], int(labels[row]))
+            decided[row] = replays(network, images[row], AllRivals(labels[[row]]))
     return ~decided
 
 

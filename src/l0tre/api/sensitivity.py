@@ -17,6 +17,7 @@ from l0tre.exhaustive.scanner import choose_engine, make_scanner
 from l0tre.exhaustive.subsets import unrank
 from l0tre.memory import Batcher, default_budget
 from l0tre.model.load import Source
+from l0tre.objective import AllRivals
 
 __all__ = ["Sensitivity", "sensitivity"]
 
@@ -99,7 +100,7 @@ def sensitivity(
     rankings = []
     for first in range(0, len(flat), most):
         some = slice(first, first + most)
-        scan = scanner.prepare(flat[some], wanted[some], decide=False)
+        scan = scanner.prepare(flat[some], AllRivals(wanted[some]), decide=False)
         ranking = empty_ranking(len(flat[some]), kept, net.device)
         step = max(1, width // len(flat[some]))
         for start in range(0, level.sets, step):

@@ -14,7 +14,6 @@ from torch import Tensor
 from l0tre.api.inputs import load_inputs
 from l0tre.certify.checker.certificate import make_certificate, write_certificate
 from l0tre.certify.proof import ARITHMETIC
-from l0tre.certify.regions.nodes import Nodes
 from l0tre.certify.regions.tree import make_tree
 from l0tre.data import Dataset
 from l0tre.domain import Domain
@@ -22,6 +21,7 @@ from l0tre.errors import ConfigError
 from l0tre.evaluation.driver import drive
 from l0tre.evaluation.problem import Problem, Settings, make_problem, start
 from l0tre.evaluation.results import Guarantee, ImageBounds, Snapshot, Witness
+from l0tre.findings import Evidence
 from l0tre.model.load import Source
 
 __all__ = ["Verdict", "verify"]
@@ -124,7 +124,7 @@ def verify(
     proof = _ProvedNodes(radius)
     began = time.monotonic()
     keep = proof.add if certificate is not None else None
-    for snapshot in drive(problem, start(problem), time_budget=time_budget, stop=stop, on_proved=keep):
+    for snapshot in drive(problem, start(problem), time_budget=time_budget, stop=stop, on_evidence=keep):
         bounds = snapshot.images[0]
         if bounds.lower >= radius or bounds.upper <= radius:
             break
@@ -182,12 +182,11 @@ class _ProvedNodes:
 
     def __init__(self, radius: int) -> None:
         self.radius = radius
-        self.parts: list[tuple[Nodes, Tensor]] = []
+        self.parts: list[Evidence] = []
 
-    def add(self, t: int, _: int, nodes: Nodes, bounds: Tensor) -> None:
+    def add(self, t: int, _: int, evidence: Evidence) -> None:
         if t == self.radius:
-            device = torch.device("cpu")
-            self.parts.append((nodes.to(device), bounds.to(device)))
+            self.parts.append(evidence)
 
     def write(self, path: Path, problem: Problem, about: Mapping[str, Any]) -> None:
         """Write the certificate: nodes of cells first, then those of boxes."""
@@ -195,18 +194,18 @@ class _ProvedNodes:
         width = domain.members.shape[1]
         cells, bounds, low, high = [], [], [], []
         for boxes in (False, True):
-            for nodes, margins in self.parts:
-                if (nodes.low is not None) != boxes or not len(nodes):
+            for part in self.parts:
+                if (part.box is not None) != boxes or not len(part.cells):
                     continue
-                order = nodes.cells.argsort(dim=1, stable=True)
-                cells.append(nodes.cells.gather(1, order))
-                bounds.append(margins)
-                if nodes.low is not None and nodes.high is not None:
+                order = part.cells.argsort(dim=1, stable=True)
+                cells.append(part.cells.gather(1, order).cpu())
+                bounds.append(part.bounds.cpu())
+                if part.box is not None:
                     wide = order[:, :, None].expand(-1, -1, width)
-                    low.append(nodes.low.gather(1, wide))
-                    high.append(nodes.high.gather(1, wide))
-        boxed = sum(len(part) for part in low)
-        total = sum(len(part) for part in cells)
+                    low.append(part.box[0].gather(1, wide).cpu())
+                    high.append(part.box[1].gather(1, wide).cpu())
+        boxed = sum(len(values) for values in low)
+        total = sum(len(numbers) for numbers in cells)
         box = torch.cat([torch.full((total - boxed,), -1), torch.arange(boxed)])
         certificate = make_certificate(
             network,

@@ -73,8 +73,10 @@ def begin(meter: Meter, task: Task, best: Tensor, rows: Tensor, queries: int) ->
         return task.images[rows[start:stop]]
 
     scores = meter.scores(rows, originals)
-    scores = scores.scatter(1, task.labels[rows, None], float("-inf"))
-    count = min(MOST_RIVALS, scores.shape[1] - 1, max(2, queries // RIVAL_QUERIES))
+    specification = task.specification.pick(rows)
+    most = specification.rivals(scores.shape[1]).shape[1]
+    scores = specification.rival_scores(scores)
+    count = min(MOST_RIVALS, most, max(2, queries // RIVAL_QUERIES))
     rivals = scores.topk(count, 1).indices
     copies = -(-LEAST_CHAINS // count)
     rivals = rivals.repeat(1, copies)
@@ -88,7 +90,7 @@ def begin(meter: Meter, task: Task, best: Tensor, rows: Tensor, queries: int) ->
     def adversarial(start: int, stop: int) -> Tensor:
         return best[known[start:stop]]
 
-    reached = meter.scores(known, adversarial).scatter(1, task.labels[known, None], float("-inf")).argmax(1)
+    reached = task.specification.pick(known).rival_scores(meter.scores(known, adversarial)).argmax(1)
     return join([chains, _make(task, known, reached, best[known], torch.zeros_like(known, dtype=torch.bool))])
 
 

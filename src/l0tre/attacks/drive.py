@@ -10,7 +10,8 @@ from torch import Tensor
 from l0tre.attacks.auto import METHODS, Stage
 from l0tre.attacks.meter import Meter
 from l0tre.attacks.task import Task
-from l0tre.model.network import Network, margins
+from l0tre.model.network import Network
+from l0tre.objective import Specification
 
 __all__ = ["Outcome", "Progress", "carry_out", "replays"]
 
@@ -66,16 +67,16 @@ def carry_out(
         some = replace(task, enough=task.enough.clamp(min=stage.floor))
         new = METHODS[stage.method].run(meter, some, best, limit, generator)
         for row in (task.sizes(new) < task.sizes(best)).nonzero()[:, 0].tolist():
-            if replays(meter.network, new[row], int(task.labels[row])):
+            if replays(meter.network, new[row], task.specification.pick([row])):
                 best[row] = new[row]
                 methods[row] = stage.method
     return Outcome(best, tuple(methods))
 
 
-def replays(network: Network, x: Tensor, label: int) -> bool:
-    """Whether the network's source, on the CPU, decides an input ``[values]`` for another class than ``label``."""
+def replays(network: Network, x: Tensor, specification: Specification) -> bool:
+    """Whether by the network's source, on the CPU, an input ``[values]`` violates the claim about one image."""
     scores = network.replay(x.reshape(network.input_shape))
-    return bool(margins(scores[None], torch.tensor([label]))[0] < 0)
+    return bool(specification.to(scores.device).margins(scores[None])[0] < 0)
 
 
 def _teller(meter: Meter, task: Task, best: Tensor, stage: str, budget: int, progress: Progress) -> Callable[[], None]:

@@ -75,7 +75,7 @@ def _levels(meter: Meter, task: Task, best: Tensor, limit: Tensor, *, accumulati
         if not len(rows) or meter.halted():
             continue
         for block in rows.split(most):
-            scan = scanner.prepare(task.images[block], task.labels[block], decide=False)
+            scan = scanner.prepare(task.images[block], task.specification.pick(block), decide=False)
             partial = begin(t, len(block), min(level.sets, task.domain.groups), task.images.device)
             while partial.position < level.sets and not meter.halted():
                 stop = min(partial.position + max(1, width // len(block)), level.sets)
@@ -93,12 +93,17 @@ def _gather(
         first = ranking
         if not accumulating:
             first = Ranking(ranking.values[:, :1], ranking.sets[:, :1], ranking.points[:, :1])
-        found, changed, each = accumulate(meter.batcher, level, task.images, task.labels, first)
+        found, changed, each = accumulate(meter.batcher, level, task.images, task.specification, first)
         meter.charge(owner, each)
         hits = found.nonzero()[:, 0]
         if accumulating:
             smaller, queries = tighten(
-                meter.batcher, task.domain, task.images[hits], task.labels[hits], changed[hits], meter.halted
+                meter.batcher,
+                task.domain,
+                task.images[hits],
+                task.specification.pick(hits),
+                changed[hits],
+                meter.halted,
             )
             meter.charge(owner[hits], queries)
             changed = changed.index_copy(0, hits, smaller)

@@ -15,7 +15,6 @@ from l0tre.attacks.chains import LEAST_CHAINS, MOST_RIVALS, Chains, begin, pick,
 from l0tre.attacks.meter import Meter
 from l0tre.attacks.task import Task
 from l0tre.exhaustive.accumulate import changed_groups, flipped, tighten
-from l0tre.model.network import margins
 
 __all__ = ["local"]
 
@@ -83,7 +82,7 @@ def _search(meter: Meter, task: Task, best: Tensor, rows: Tensor, limit: Tensor,
         since += sizes <= task.domain.groups
         if len(found):
             smaller, queries = tighten(
-                meter.batcher, task.domain, task.images[found], task.labels[found], inputs, meter.halted
+                meter.batcher, task.domain, task.images[found], task.specification.pick(found), inputs, meter.halted
             )
             meter.charge(found, queries)
             best[found] = smaller
@@ -106,12 +105,12 @@ def _step(
     Returns:
         The chains; the images for which an input of at most ``aim`` groups was met, and these inputs.
     """
-    labels = task.labels[chains.image]
+    specification = task.specification.pick(chains.image)
     support = changed_groups(task.domain, task.images[chains.image], chains.x)
     size = support.sum(1)
 
     def lead(scores: Tensor, rows: slice | Tensor) -> Tensor:
-        return _lead(scores, labels[rows], chains.rival[rows])
+        return _lead(scores, specification.labels[rows], chains.rival[rows])
 
     _, slope = meter.gradients(chains.image, chains.x, lead)
     gain, corner = _promises(task, chains, slope, step, generator)
@@ -120,8 +119,8 @@ def _step(
     moves = _join(_join(_additions(gain, support, size, aim), swaps), _drops(support & (size > aim)[:, None], size))
     scores = _query(meter, task, chains, corner, moves)
     value = lead(scores, moves.chain)
-    hit = flipped(scores, labels[moves.chain]) & (moves.size <= aim[moves.chain])
-    worth = margins(scores, labels[moves.chain]).masked_fill(~hit, float("inf"))
+    hit = flipped(scores, specification.pick(moves.chain)) & (moves.size <= aim[moves.chain])
+    worth = specification.pick(moves.chain).margins(scores).masked_fill(~hit, float("inf"))
     best = _lowest(worth, chains.image[moves.chain], len(task.images))
     found = (best >= 0).nonzero()[:, 0]
     inputs = _moved(task, chains, corner, moves, best[found])

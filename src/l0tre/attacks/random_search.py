@@ -8,7 +8,6 @@ from torch import Tensor
 from l0tre.attacks.meter import Meter
 from l0tre.attacks.task import Task
 from l0tre.exhaustive.accumulate import changed_groups, flipped, tighten
-from l0tre.model.network import margins
 
 __all__ = ["search"]
 
@@ -79,7 +78,7 @@ def _start(meter: Meter, task: Task, best: Tensor, rows: Tensor, limit: Tensor, 
             return _put(task, images[place], rank[place] < each[row % len(lengths), None], to[place])
 
         scores = meter.scores(owner.repeat_interleave(len(lengths)), make)
-        hit = flipped(scores, task.labels[owner].repeat_interleave(len(lengths))).reshape(len(owner), -1)
+        hit = flipped(scores, task.specification.pick(owner).repeat(len(lengths))).reshape(len(owner), -1)
         found, first = hit.any(1), hit.int().argmax(1)
         which = (rank < each[first][:, None]) & found[:, None]
         best[owner] = _put(task, task.images[owner], which, corners)
@@ -125,10 +124,10 @@ def _round(meter: Meter, task: Task, walk: _Walk, generator: torch.Generator) ->
         return _put(task, _put(task, x, out[some], task.images[owner[some]]), in_[some], corners[some])
 
     scores = meter.scores(owner, make)
-    margin, place = margins(scores, task.labels[owner]).reshape(-1, PROPOSALS).min(1)
+    margin, place = task.specification.pick(owner).margins(scores).reshape(-1, PROPOSALS).min(1)
     row = torch.arange(len(walk.owner), device=place.device) * PROPOSALS + place
     chosen = _put(task, _put(task, walk.x, out[row], task.images[walk.owner]), in_[row], corners[row])
-    return chosen, margin, flipped(scores[row], task.labels[walk.owner])
+    return chosen, margin, flipped(scores[row], task.specification.pick(walk.owner))
 
 
 def _succeed(
@@ -142,7 +141,7 @@ def _succeed(
     best[owner] = walk.x[rows]
     small = owner[task.part(owner).sizes(best[owner]) <= TIGHTEN]
     tight, queries = tighten(
-        meter.batcher, task.domain, task.images[small], task.labels[small], best[small], meter.halted
+        meter.batcher, task.domain, task.images[small], task.specification.pick(small), best[small], meter.halted
     )
     meter.charge(small, queries)
     best[small] = tight

@@ -6,7 +6,6 @@ from torch import Tensor
 from l0tre.attacks.meter import Meter
 from l0tre.attacks.task import Task
 from l0tre.exhaustive.accumulate import changed_groups, flipped
-from l0tre.model.network import margins
 
 __all__ = ["revalue", "shrink"]
 
@@ -36,7 +35,7 @@ def revalue(meter: Meter, task: Task, owner: Tensor, inputs: Tensor, steps: int 
     hit = torch.zeros(len(inputs), dtype=torch.bool, device=inputs.device)
 
     def loss(scores: Tensor, rows: slice) -> Tensor:
-        return margins(scores, task.labels[rows])
+        return task.specification.pick(rows).margins(scores)
 
     for step in range(steps):
         if meter.halted():
@@ -45,7 +44,7 @@ def revalue(meter: Meter, task: Task, owner: Tensor, inputs: Tensor, steps: int 
         margin = loss(scores, slice(None))
         lower = margin < lowest
         best = torch.where(lower[:, None], x, best)
-        hit = torch.where(lower, flipped(scores, task.labels), hit)
+        hit = torch.where(lower, flipped(scores, task.specification), hit)
         lowest = torch.where(lower, margin, lowest)
         rate = RATES[0] * (RATES[1] / RATES[0]) ** (step / max(1, steps - 1))
         slope = torch.where(free, slope * width, 0)

@@ -8,7 +8,6 @@ from torch import Tensor
 from l0tre.attacks.meter import Meter
 from l0tre.attacks.task import Task, keep_smaller
 from l0tre.exhaustive.accumulate import flipped, tighten
-from l0tre.model.network import margins
 
 __all__ = ["saliency"]
 
@@ -45,7 +44,7 @@ def saliency(meter: Meter, task: Task, best: Tensor, limit: Tensor) -> Tensor:
         found = _descend(meter, part, rows, steps)
         hits = (part.sizes(found) <= min(LARGEST, task.domain.groups)).nonzero()[:, 0]
         smaller, queries = tighten(
-            meter.batcher, task.domain, part.images[hits], part.labels[hits], found[hits], meter.halted
+            meter.batcher, task.domain, part.images[hits], part.specification.pick(hits), found[hits], meter.halted
         )
         meter.charge(rows[hits], queries)
         found[hits] = smaller
@@ -65,7 +64,7 @@ def _descend(meter: Meter, task: Task, owner: Tensor, steps: int) -> Tensor:
     best = images.clone()
 
     def loss(scores: Tensor, rows: slice) -> Tensor:
-        return margins(scores, task.labels[rows]).clamp(min=0)
+        return task.specification.pick(rows).margins(scores).clamp(min=0)
 
     for step in range(steps):
         if meter.halted():
@@ -74,7 +73,7 @@ def _descend(meter: Meter, task: Task, owner: Tensor, steps: int) -> Tensor:
         placed = torch.clamp(images + change * width, domain.low, domain.high)
         x = torch.where(change != 0, task.snap(placed), images)
         scores, slope = meter.gradients(owner, x, loss)
-        hit = flipped(scores, task.labels)
+        hit = flipped(scores, task.specification)
         best = torch.where(hit[:, None], keep_smaller(task, best, x), best)
         slope = slope * width + _smooth_slope(task, change)
         slope = slope / slope.abs().amax(1, keepdim=True).clamp(min=1e-12)

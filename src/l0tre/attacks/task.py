@@ -9,6 +9,7 @@ from torch import Tensor
 from l0tre.domain import Domain
 from l0tre.exhaustive.accumulate import changed_groups
 from l0tre.model.network import Network
+from l0tre.objective import Specification
 
 __all__ = ["Task", "keep_smaller", "rounded", "towards"]
 
@@ -21,21 +22,23 @@ class Task:
 
     Attributes:
         images: float32 ``[images, values]``, the originals.
-        labels: int64 ``[images]``, the class that each must leave.
+        specification: What an attack must violate: the class that each image must leave.
         domain: The groups that may change, and their ranges.
         enough: int64 ``[images]``, a number of changed groups that no input can undercut: the search stops there.
         rounding: Whether changed values must be multiples of 1/255.
     """
 
     images: Tensor
-    labels: Tensor
+    specification: Specification
     domain: Domain
     enough: Tensor
     rounding: bool = False
 
     def part(self, rows: Tensor) -> "Task":
         """The task for some of the images."""
-        return replace(self, images=self.images[rows], labels=self.labels[rows], enough=self.enough[rows])
+        return replace(
+            self, images=self.images[rows], specification=self.specification.pick(rows), enough=self.enough[rows]
+        )
 
     def sizes(self, inputs: Tensor) -> Tensor:
         """Changed groups of each input ``[images, values]``, int64; ``groups + 1`` where nothing is changed."""

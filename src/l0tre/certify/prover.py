@@ -19,6 +19,7 @@ from l0tre.domain import Domain
 from l0tre.errors import ModelError
 from l0tre.memory import Batcher
 from l0tre.model.network import Network
+from l0tre.objective import Specification
 
 __all__ = ["Prover", "make_prover"]
 
@@ -63,9 +64,9 @@ class Prover:
             return False
         return t <= (3 if self.local.flat else 2) and math.comb(self.domain.groups, t) <= BOX_SETS
 
-    def block(self, t: int, *, clusters: bool = False) -> int:
+    def block(self, t: int, *, boxes: bool = False) -> int:
         """How many images go through a level together."""
-        if clusters:
+        if boxes:
             most = min(BLOCK_SETS, self.memory // SET_BYTES) // math.comb(self.domain.groups, t)
             return max(1, min(BOX_IMAGES[self.device_kind], most))
         one = sum(table_size(self.plan, self.tree, position, 1, t) for position in self.plan.borders)
@@ -87,15 +88,13 @@ class Prover:
                 return False
         return proof.proved + sum(shares(self.tree, part)[0] for part in proof.fronts if len(part)) == sets
 
-    def search(
+    def search_cells(
         self,
         t: int,
         images: Tensor,
-        labels: Tensor,
+        specification: Specification,
         proofs: Sequence[Proof | None],
-        hints: Sequence[Tensor | None],
         *,
-        sums: bool = False,
         pulse: Callable[[], None] = lambda: None,
     ) -> CellSearch:
         """Begin or go on with a level, by cells.
@@ -103,34 +102,28 @@ class Prover:
         Args:
             t: Number of groups that change.
             images: float32 ``[images, values]``.
-            labels: int64 ``[images]``.
+            specification: What must hold of each image.
             proofs: What is kept of each image's proof at this level.
-            hints: For each image what a search at level ``t - 1`` learnt, see ``CellSearch.lessons``.
-            sums: Whether sets may be proved by sums (see ``additive``): not for certificates, whose nodes must each
-                stand on their own.
             pulse: Called while nodes are bounded; may raise ``Halted`` to end a step without a result.
 
         Returns:
             The search.
         """
-        instance = make_instance(self.plan, self.tree, self.domain, images, labels, t, self.memory // TABLE_SHARE)
+        tables = self.memory // TABLE_SHARE
+        instance = make_instance(self.plan, self.tree, self.domain, images, specification, t, tables)
         search = CellSearch(replace(instance, pulse=pulse), self.domain, self.batcher, t, self.memory // 2)
-        if sums:
-            search.allow_sums()
-        for row, (proof, hint) in enumerate(zip(proofs, hints, strict=True)):
+        for row, proof in enumerate(proofs):
             if proof is None:
                 search.begin(row)
             else:
                 search.go_on(row, proof.fronts)
-            if hint is not None:
-                search.hints[row] = hint.to(self.plan.device)
         return search
 
     def search_boxes(
         self,
         t: int,
         images: Tensor,
-        labels: Tensor,
+        specification: Specification,
         proofs: Sequence[Proof | None],
         *,
         pulse: Callable[[], None] = lambda: None,
@@ -138,9 +131,9 @@ class Prover:
         """Begin or go on with a level that :meth:`can_use_boxes`, by clusters.
 
         Args:
-            t: See :meth:`search`.
+            t: See :meth:`search_cells`.
             images: Likewise.
-            labels: Likewise.
+            specification: Likewise.
             proofs: Likewise, none, ``boxed`` ones, or ones that have proved nothing yet.
             pulse: Likewise.
 
@@ -148,7 +141,7 @@ class Prover:
             The search.
         """
         assert self.local is not None
-        instance = make_instance(self.plan, self.tree, self.domain, images, labels, t, 0)
+        instance = make_instance(self.plan, self.tree, self.domain, images, specification, t, 0)
         windowed = make_windowed(self.local, replace(instance, pulse=pulse), self.memory // 4)
         search = BoxSearch(windowed, self.domain, self.batcher, t)
         for row, proof in enumerate(proofs):

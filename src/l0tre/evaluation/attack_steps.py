@@ -41,7 +41,7 @@ def strengthen(ledger: Ledger) -> Iterator[None]:
         block = todo[start : start + size]
         began = time.monotonic()
         enough = torch.tensor([bounds[i].lower + 1 for i in block], device=problem.images.device)
-        task = Task(problem.images[block], problem.labels[block], problem.domain, enough)
+        task = Task(problem.images[block], problem.specification.pick(block), problem.domain, enough)
         meter = Meter(problem.network, len(block), problem.settings.memory, _patient(ledger))
         outcome = carry_out(meter, task, stages, budget, problem.settings.seed)
         for row, image in enumerate(block):

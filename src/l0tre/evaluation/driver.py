@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterator
 
 from l0tre.errors import ConfigError
 from l0tre.evaluation.attack_steps import strengthen
-from l0tre.evaluation.grid_steps import attack, exhaust, sample_all
+from l0tre.evaluation.grid_steps import exhaust, look_for_witnesses, sample_all
 from l0tre.evaluation.ledger import Ledger
-from l0tre.evaluation.lipschitz_decision import lipschitz_decision
 from l0tre.evaluation.problem import Problem
-from l0tre.evaluation.proof_steps import OnProved, prove
+from l0tre.evaluation.proof_steps import prove
 from l0tre.evaluation.results import Snapshot
 from l0tre.evaluation.state import Recorder, State
+from l0tre.evaluation.visit import OnEvidence
 
 __all__ = ["drive"]
 
@@ -23,7 +23,7 @@ def drive(
     recorder: Recorder | None = None,
     time_budget: float | None = None,
     stop: Callable[[], bool] = lambda: False,
-    on_proved: OnProved | None = None,
+    on_evidence: OnEvidence | None = None,
 ) -> Iterator[Snapshot]:
     """Improve the bounds until the search is complete, the time is spent, or the caller stops.
 
@@ -33,7 +33,7 @@ def drive(
         recorder: Told of every step before its snapshot is given out.
         time_budget: Seconds for this call; ``None`` for no limit. At least one step is made.
         stop: Asked between two steps.
-        on_proved: Told of every node of a certified proof.
+        on_evidence: Told of every node of a certified proof.
 
     Yields:
         A snapshot after every step; the last one has ``finished`` set if the search is complete up to ``max_t``.
@@ -43,7 +43,7 @@ def drive(
     ledger = Ledger(problem, state, recorder)
     began = time.monotonic()
     ledger.halted = lambda: stop() or (time_budget is not None and time.monotonic() - began >= time_budget)
-    for _ in _steps(ledger, on_proved):
+    for _ in _steps(ledger, on_evidence):
         yield ledger.snapshot()
         if ledger.halted():
             return
@@ -52,15 +52,15 @@ def drive(
     yield ledger.snapshot()
 
 
-def _steps(ledger: Ledger, on_proved: OnProved | None) -> Iterator[None]:
+def _steps(ledger: Ledger, on_evidence: OnEvidence | None) -> Iterator[None]:
     """Work, one step at a time; between two steps everything is recorded."""
     settings = ledger.problem.settings
     if settings.sample:
         yield from sample_all(ledger)
     elif settings.guarantee == "certified":
-        yield from attack(ledger)
+        yield from look_for_witnesses(ledger)
         yield from strengthen(ledger)
-        yield from prove(ledger, on_proved)
+        yield from prove(ledger, on_evidence)
     else:
         yield from strengthen(ledger)
-        yield from exhaust(ledger, lipschitz_decision(ledger) if settings.guarantee == "lipschitz" else None)
+        yield from exhaust(ledger)

@@ -3,15 +3,15 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 
+from l0tre.certify.proof import Proof
 from l0tre.evaluation.problem import Problem
 from l0tre.evaluation.results import HistoryPoint, Snapshot, make_witness
 from l0tre.evaluation.state import Recorder, State
 from l0tre.exhaustive.accumulate import changed_groups
+from l0tre.exhaustive.progress import GridProgress
 from l0tre.memory import Batcher
-from l0tre.model.network import margins
 
 __all__ = ["Ledger"]
 
@@ -63,6 +63,22 @@ class Ledger:
             self.state.proofs.pop(image, None)
             self.state.bounds[image] = replace(self.state.bounds[image], level=self.t)
 
+    def is_done(self, image: int) -> bool:
+        """Whether level ``t`` can gain nothing more for an image: its bounds meet, or it is violated already."""
+        bounds = self.state.bounds[image]
+        return bounds.converged or bounds.upper <= self.t
+
+    def keep(self, image: int, progress: GridProgress | Proof) -> None:
+        """Keep how far the level has come for an image, so that another search goes on from there."""
+        if isinstance(progress, Proof):
+            self.state.proofs[image] = progress
+        else:
+            self.state.partials[image] = progress
+
+    def forget(self, image: int) -> None:
+        """A proof that is not gone on with: the level begins anew for an image."""
+        self.state.proofs.pop(image, None)
+
     def level_done(self, image: int, safe: bool) -> None:
         """Every set of size ``t`` was treated without a witness of that size; ``safe``: all of them are."""
         bounds = self.state.bounds[image]
@@ -95,7 +111,7 @@ class Ledger:
         if distance >= bounds.upper:
             return
         scores = problem.network.replay(changed.reshape(problem.domain.shape))
-        margin = float(margins(scores[None], torch.tensor([bounds.label]))[0])
+        margin = float(problem.specification.pick([image]).to(scores.device).margins(scores[None])[0])
         if not margin < 0:
             return
         groups = tuple(problem.domain.ids[support].tolist())

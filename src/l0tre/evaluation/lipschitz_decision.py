@@ -8,37 +8,39 @@ from torch import Tensor
 from l0tre.certify.prover import make_prover
 from l0tre.certify.relax.instance import make_instance
 from l0tre.certify.relax.lipschitz import axis_gaps, group_costs
-from l0tre.evaluation.ledger import Ledger
-from l0tre.exhaustive.grid_scan import Chunk, Level, solutions
+from l0tre.evaluation.problem import Problem
+from l0tre.exhaustive.grid_scan import Chunk, Level, make_level, solutions
 from l0tre.exhaustive.subsets import unrank
+from l0tre.memory import Batcher
 from l0tre.model.graph import Graph, run
-from l0tre.model.network import margins
+from l0tre.objective import Specification
 
 __all__ = ["exact_margins", "lipschitz_decision"]
 
 
-def lipschitz_decision(ledger: Ledger) -> Callable[[Level, Sequence[int], Chunk], Tensor]:
+def lipschitz_decision(problem: Problem, batcher: Batcher) -> Callable[[int, Sequence[int], Chunk], Tensor]:
     """Which sets are safe for all real values.
 
     Args:
-        ledger: The evaluation.
+        problem: What is evaluated.
+        batcher: Runs the network.
 
     Returns:
-        A decide for ``exhaustive.route.exhaust``: a set of groups is safe if its smallest grid margin exceeds the
+        A decision for the grid search: a set of groups is safe if its smallest grid margin exceeds the
         groups' costs and what float32 can err in it; where that is too much, the margin is computed in float64.
     """
-    problem = ledger.problem
     memory = problem.settings.memory
-    prover = make_prover(problem.network, problem.domain, ledger.batcher, memory)
+    prover = make_prover(problem.network, problem.domain, batcher, memory)
     gaps = axis_gaps(problem.domain, problem.grid)
     costs: dict[tuple[int, int], tuple[Tensor, float]] = {}
     each = 8 * 2 * sum(slack.numel() for slack in prover.plan.slack)  # bytes of an input's values in float64
 
-    def decide(level: Level, block: Sequence[int], chunk: Chunk) -> Tensor:
+    def decide(t: int, block: Sequence[int], chunk: Chunk) -> Tensor:
+        level = make_level(problem.domain, problem.grid, t)
         missing = [image for image in block if (level.t, image) not in costs]
         if missing:
-            images, labels = problem.images[missing], problem.labels[missing]
-            instance = make_instance(prover.plan, prover.tree, problem.domain, images, labels, level.t, memory // 4)
+            images, claims = problem.images[missing], problem.specification.pick(missing)
+            instance = make_instance(prover.plan, prover.tree, problem.domain, images, claims, level.t, memory // 4)
             lost = group_costs(instance, level.t, gaps, memory // 2)
             slack = instance.slack.amax(1).tolist()
             costs.update(
@@ -51,9 +53,9 @@ def lipschitz_decision(ledger: Ledger) -> Callable[[Level, Sequence[int], Chunk]
         close = chunk.safe & ~safe & ~(room < -chunk.error)  # also if the error is not known
         for row in close.any(1).nonzero()[:, 0].tolist():
             column = close[row].nonzero()[:, 0]
-            image, label = problem.images[block[row]], problem.labels[block[row]]
+            image, claim = problem.images[block[row]], problem.specification.pick([block[row]])
             rows = max(1, memory // 4 // each)
-            margin = exact_margins(prover.plan.graph, level, image, label, chunk.sets[column], rows)
+            margin = exact_margins(prover.plan.graph, level, image, claim, chunk.sets[column], rows)
             safe[row, column] = margin - lost[row, column] > costs[level.t, block[row]][1]
         return safe
 
@@ -61,14 +63,14 @@ def lipschitz_decision(ledger: Ledger) -> Callable[[Level, Sequence[int], Chunk]
 
 
 @torch.inference_mode()
-def exact_margins(graph: Graph, level: Level, image: Tensor, label: Tensor, sets: Tensor, rows: int) -> Tensor:
+def exact_margins(graph: Graph, level: Level, image: Tensor, claim: Specification, sets: Tensor, rows: int) -> Tensor:
     """The smallest margins of sets over their grid points, in float64.
 
     Args:
         graph: The network in float64, on the device of the image.
         level: The search space.
         image: float32 ``[values]``.
-        label: int64 scalar.
+        claim: What must hold of it.
         sets: int64 ``[sets]``, their numbers.
         rows: How many inputs are evaluated together.
 
@@ -83,5 +85,5 @@ def exact_margins(graph: Graph, level: Level, image: Tensor, label: Tensor, sets
         positions = level.domain.members[groups].flatten(1)
         x = image.double().expand(len(row), -1).scatter(1, positions, values.flatten(1).double())
         scores = run(graph, x.view(-1, *level.domain.shape)).flatten(1)
-        parts.append(margins(scores, label.expand(len(row))))
+        parts.append(claim.repeat(len(row)).margins(scores))
     return torch.cat(parts).view(len(sets), level.points).amin(1)

@@ -18,7 +18,8 @@ from l0tre.evaluation.state import State
 from l0tre.exhaustive.subsets import count_sets
 from l0tre.memory import Batcher, default_budget
 from l0tre.model.confirm import check_points, differs
-from l0tre.model.network import Network, margins
+from l0tre.model.network import Network
+from l0tre.objective import LabelMargin, Objective, Specification, specify
 
 __all__ = ["ATTACK", "GuaranteeWish", "Problem", "Settings", "cannot_certify", "make_problem", "start"]
 
@@ -82,7 +83,7 @@ class Problem:
     Attributes:
         network: The classifier.
         images: float32 ``[images, values]``, the inputs that it classifies correctly, flattened.
-        labels: int64 ``[images]``.
+        specification: What must hold of each image.
         indices: Position of each image in the user's data.
         excluded: Inputs that it does not classify correctly.
         domain: Groups and ranges.
@@ -93,13 +94,18 @@ class Problem:
 
     network: Network
     images: Tensor
-    labels: Tensor
+    specification: Specification
     indices: tuple[int, ...]
     excluded: tuple[Excluded, ...]
     domain: Domain
     grid: Tensor
     settings: Settings
     config: Mapping[str, Any]
+
+    @property
+    def labels(self) -> Tensor:
+        """The class whose score must stay above its rivals', int64 ``[images]``."""
+        return self.specification.labels
 
 
 def make_problem(
@@ -110,6 +116,7 @@ def make_problem(
     indices: Sequence[int] | None = None,
     domain: Domain | None = None,
     settings: Settings | None = None,
+    objective: Objective | None = None,
     extra_config: Mapping[str, Any] | None = None,
 ) -> Problem:
     """Check everything and set up an evaluation.
@@ -121,6 +128,7 @@ def make_problem(
         indices: Position of each image in the user's data; default 0, 1, 2, ...
         domain: What may change; default every pixel (image) or feature (vector) in [0, 1].
         settings: How to search.
+        objective: What must not change; default the decision for the label.
         extra_config: More entries for ``config``, such as file names.
 
     Returns:
@@ -150,7 +158,12 @@ def make_problem(
         raise ModelError(f"the network gives NaN or infinite scores for image {places[bad]}: check the model")
     predicted = scores.argmax(1)
     wanted = predicted if labels is None else labels.to(network.device)
-    correct = margins(scores, wanted) > 0
+    whole = network
+    network, specification = specify(whole, objective or LabelMargin(), wanted)
+    if network is not whole:  # a view has scores of its own
+        scores = Batcher(network, settings.memory).run(len(images), lambda a, b: images[a:b])
+        wanted, predicted = specification.labels, scores.argmax(1)
+    correct = specification.margins(scores) > 0
     excluded = tuple(
         Excluded(places[i], int(wanted[i]), int(predicted[i])) for i in (~correct).nonzero()[:, 0].tolist()
     )
@@ -179,7 +192,7 @@ def make_problem(
     return Problem(
         network,
         images.to(network.device).flatten(1)[correct],
-        wanted[correct],
+        specification.pick(correct),
         tuple(places[i] for i in correct.nonzero()[:, 0].tolist()),
         excluded,
         on_device,

@@ -9,14 +9,15 @@ from l0tre.domain import Domain
 from l0tre.exhaustive.grid_scan import Level, solutions
 from l0tre.exhaustive.ranking import Ranking
 from l0tre.memory import Batcher
-from l0tre.model.network import margins, round_off
+from l0tre.model.network import round_off
+from l0tre.objective import Specification
 
 __all__ = ["accumulate", "changed_groups", "flipped", "tighten"]
 
 
 @torch.inference_mode()
 def accumulate(
-    batcher: Batcher, level: Level, images: Tensor, labels: Tensor, ranking: Ranking
+    batcher: Batcher, level: Level, images: Tensor, specification: Specification, ranking: Ranking
 ) -> tuple[Tensor, Tensor, int]:
     """The paper's N tensor: apply the first, the first two, ... ranked perturbations, all in one batched query.
 
@@ -26,7 +27,7 @@ def accumulate(
         batcher: The network and its batch size.
         level: The search space of the ranking.
         images: float32 ``[images, values]``, flattened.
-        labels: int64 ``[images]``.
+        specification: What must hold of each image.
         ranking: Ranked sets for each image; entries without a set are skipped.
 
     Returns:
@@ -43,7 +44,7 @@ def accumulate(
         return x.reshape(-1, *level.domain.shape)
 
     scores = batcher.run(count * kept, make)
-    hit = flipped(scores, labels.repeat_interleave(kept)).reshape(count, kept)
+    hit = flipped(scores, specification.repeat(kept)).reshape(count, kept)
     found = hit.any(1)
     step = hit.int().argmax(1)  # the first True
     changed = torch.where((touched <= step[:, None]) & found[:, None], targets, images)
@@ -82,7 +83,7 @@ def tighten(
     batcher: Batcher,
     domain: Domain,
     images: Tensor,
-    labels: Tensor,
+    specification: Specification,
     changed: Tensor,
     stop: Callable[[], bool] = lambda: False,
 ) -> tuple[Tensor, Tensor]:
@@ -95,7 +96,7 @@ def tighten(
         batcher: The network and its batch size.
         domain: The groups.
         images: float32 ``[images, values]``, the originals.
-        labels: int64 ``[images]``.
+        specification: What must hold of each image.
         changed: float32 ``[images, values]``, inputs with another decision.
         stop: Asked before each round; ends early with what there is.
 
@@ -119,9 +120,9 @@ def tighten(
         scores = batcher.run(len(image), restore_one)
         queries += torch.bincount(image, minlength=len(images))
         order = torch.full(support.shape, float("inf"), device=images.device)
-        order[owner, group] = margins(scores, labels[image]) + round_off(scores)
+        order[owner, group] = specification.pick(image).margins(scores) + round_off(scores)
         ranked = order.argsort(dim=1, stable=True)
-        better, spent = _restore_prefix(batcher, domain, images, labels, changed, active, ranked, support.sum(1))
+        better, spent = _restore_prefix(batcher, domain, images, specification, changed, active, ranked, support.sum(1))
         queries.index_add_(0, active, spent)
         alive = order.amin(1) < 0
         changed[active] = torch.where(alive[:, None], better, changed[active])
@@ -133,7 +134,7 @@ def _restore_prefix(
     batcher: Batcher,
     domain: Domain,
     images: Tensor,
-    labels: Tensor,
+    specification: Specification,
     changed: Tensor,
     active: Tensor,
     ranked: Tensor,
@@ -160,7 +161,7 @@ def _restore_prefix(
             x = _restored(domain, images[active[part]], changed[active[part]], place[part] < step)
             return x.reshape(-1, *domain.shape)
 
-        hit = flipped(batcher.run(len(rows), make), labels[active[rows]])
+        hit = flipped(batcher.run(len(rows), make), specification.pick(active[rows]))
         length[rows[hit]] = step
         spent[rows] += 1
     return _restored(domain, images[active], changed[active], place < length[:, None]), spent
@@ -174,9 +175,9 @@ def _restored(domain: Domain, images: Tensor, changed: Tensor, which: Tensor) ->
     return torch.where(back, images, changed)
 
 
-def flipped(scores: Tensor, labels: Tensor) -> Tensor:
+def flipped(scores: Tensor, specification: Specification) -> Tensor:
     """Where the decision is another one by more than round-off, so that a replay elsewhere agrees."""
-    return margins(scores, labels) < -round_off(scores)
+    return specification.margins(scores) < -round_off(scores)
 
 
 def changed_groups(domain: Domain, images: Tensor, changed: Tensor) -> Tensor:

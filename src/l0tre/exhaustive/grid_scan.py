@@ -15,8 +15,9 @@ from l0tre.domain import Domain
 from l0tre.errors import ModelError
 from l0tre.exhaustive.subsets import count_sets, unrank
 from l0tre.memory import Batcher
-from l0tre.model.network import Network, margins, round_off
+from l0tre.model.network import Network, round_off
 from l0tre.model.rounding import Error, Peaks, RoundOff, make_round_off
+from l0tre.objective import Specification
 
 __all__ = ["Chunk", "Level", "checked", "make_level", "reduce_points", "round_off_of", "scan", "scan_sets", "solutions"]
 
@@ -99,14 +100,14 @@ def round_off_of(network: Network, domain: Domain, images: Tensor) -> RoundOff |
 
 
 @torch.inference_mode()
-def scan(batcher: Batcher, level: Level, images: Tensor, labels: Tensor, start: int, stop: int) -> Chunk:
+def scan(batcher: Batcher, level: Level, images: Tensor, specification: Specification, start: int, stop: int) -> Chunk:
     """Query every grid point of some sets for some images, each by a whole forward pass.
 
     Args:
         batcher: The network and its batch size.
         level: The search space, on the network's device.
         images: float32 ``[images, values]``, flattened, on the network's device.
-        labels: int64 ``[images]``.
+        specification: What must hold of each image.
         start: Number of the first set.
         stop: One past the number of the last set.
 
@@ -117,12 +118,17 @@ def scan(batcher: Batcher, level: Level, images: Tensor, labels: Tensor, start: 
         ModelError: If the network gives NaN.
     """
     sets = torch.arange(start, stop, device=images.device)
-    return scan_sets(batcher, level, images, labels, sets, round_off_of(batcher.network, level.domain, images))
+    return scan_sets(batcher, level, images, specification, sets, round_off_of(batcher.network, level.domain, images))
 
 
 @torch.inference_mode()
 def scan_sets(
-    batcher: Batcher, level: Level, images: Tensor, labels: Tensor, sets: Tensor, rounding: RoundOff | None
+    batcher: Batcher,
+    level: Level,
+    images: Tensor,
+    specification: Specification,
+    sets: Tensor,
+    rounding: RoundOff | None,
 ) -> Chunk:
     """As :func:`scan`, for any sets by their numbers (int64 ``[sets]``), with what :func:`round_off_of` gives."""
     # All points of several sets at once, or one set in blocks of points when it alone exceeds a batch.
@@ -130,7 +136,7 @@ def scan_sets(
     best: Chunk | None = None
     for first in range(0, level.points, block):
         last = min(first + block, level.points)
-        part = _scan_points(batcher, level, images, labels, sets, (first, last), rounding)
+        part = _scan_points(batcher, level, images, specification, sets, (first, last), rounding)
         best = part if best is None else _merge(best, part)
     if best is None:
         raise AssertionError("a set has at least one grid point")
@@ -155,7 +161,7 @@ def _scan_points(
     batcher: Batcher,
     level: Level,
     images: Tensor,
-    labels: Tensor,
+    specification: Specification,
     sets: Tensor,
     points: tuple[int, int],
     rounding: RoundOff | None,
@@ -175,12 +181,12 @@ def _scan_points(
 
     peaks = Peaks()
     scores = batcher.run(count * per_image, lambda a, b: make(torch.arange(a, b, device=device)), peaks)
-    labels = labels.repeat_interleave(per_image)
+    specification = specification.repeat(per_image)
     # A function has no error that is known: its own scores count, but for ties.
     met = {number: float(value) for number, value in peaks.values.items()}
     error = None if rounding is None else rounding.error(met, level.t)
-    safe = _decided(batcher, level.domain, scores, labels, make, error)
-    reduced = reduce_points(scores, labels, (count, width, rows_each), safe)
+    safe = _decided(batcher, level.domain, scores, specification, make, error)
+    reduced = reduce_points(scores, specification, (count, width, rows_each), safe)
     return replace(
         reduced,
         sets=sets,
@@ -194,7 +200,7 @@ def _decided(
     batcher: Batcher,
     domain: Domain,
     scores: Tensor,
-    labels: Tensor,
+    specification: Specification,
     make: Callable[[Tensor], Tensor],
     error: Error | None,
 ) -> Tensor:
@@ -204,7 +210,7 @@ def _decided(
     from their own values. What is still inside is run by the source itself; margins within round-off of zero there are
     ties.
     """
-    margin = margins(scores, labels)
+    margin = specification.margins(scores)
     if error is None:
         return margin > round_off(scores)
     safe = margin > error.band
@@ -218,16 +224,18 @@ def _decided(
         open_ = (~(margin[rows].abs() > band)).nonzero()[:, 0]  # also if nothing is known of the errors
         if len(open_):
             own = batcher.network.source_scores(x[open_])
-            safe[rows[open_]] = (margins(own, labels[rows[open_]].cpu()) > round_off(own)).to(safe.device)
+            safe[rows[open_]] = (specification.pick(rows[open_]).to(own.device).margins(own) > round_off(own)).to(
+                safe.device
+            )
     return safe
 
 
-def reduce_points(scores: Tensor, labels: Tensor, shape: tuple[int, int, int], safe: Tensor) -> Chunk:
+def reduce_points(scores: Tensor, specification: Specification, shape: tuple[int, int, int], safe: Tensor) -> Chunk:
     """The worst score and margin of each set over its points.
 
     Args:
         scores: ``[images * sets * points, classes]``.
-        labels: int64, one for each row.
+        specification: One claim for each row.
         shape: Numbers of images, sets and points.
         safe: bool, one for each row: whether the decision stays.
 
@@ -236,9 +244,9 @@ def reduce_points(scores: Tensor, labels: Tensor, shape: tuple[int, int, int], s
     """
     # An infinite score anywhere is as unusable as NaN, and is reported as such.
     finite = torch.isfinite(scores).all(1)
-    margin = margins(scores, labels).masked_fill(~finite, float("nan"))
+    margin = specification.margins(scores).masked_fill(~finite, float("nan"))
     safe = (safe & finite).reshape(shape).all(2)
-    score, score_at = scores.gather(1, labels[:, None]).reshape(shape).min(2)
+    score, score_at = scores.gather(1, specification.labels[:, None]).reshape(shape).min(2)
     margin, margin_at = margin.reshape(shape).min(2)
     return Chunk(torch.empty(0, dtype=torch.int64), score, score_at, margin, margin_at, safe)
 

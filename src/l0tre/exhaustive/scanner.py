@@ -14,6 +14,7 @@ from l0tre.locality.local_part import plan_local
 from l0tre.locality.single_pixels import Locality, make_locality, table_bytes
 from l0tre.memory import Batcher
 from l0tre.model.network import Network
+from l0tre.objective import Specification
 
 __all__ = ["Engine", "Scanner", "choose_engine", "make_scanner"]
 
@@ -28,12 +29,12 @@ Scan = Callable[[int, int], Chunk]
 class Scanner(Protocol):
     """One way to scan a level."""
 
-    def prepare(self, images: Tensor, labels: Tensor, *, decide: bool = True) -> Scan:
+    def prepare(self, images: Tensor, specification: Specification, *, decide: bool = True) -> Scan:
         """Get ready for some images.
 
         Args:
             images: float32 ``[images, values]``.
-            labels: int64 ``[images]``.
+            specification: What must hold of each image.
             decide: Whether ``Chunk.safe`` must be what the network's own source decides; else close points are left as
                 they were computed.
 
@@ -62,13 +63,13 @@ class ForwardScanner:
     level: Level
     batcher: Batcher
 
-    def prepare(self, images: Tensor, labels: Tensor, *, decide: bool = True) -> Scan:
+    def prepare(self, images: Tensor, specification: Specification, *, decide: bool = True) -> Scan:
         """See :class:`Scanner`."""
         rounding = round_off_of(self.batcher.network, self.level.domain, images) if decide else None
 
         def whole(start: int, stop: int) -> Chunk:
             sets = torch.arange(start, stop, device=images.device)
-            return scan_sets(self.batcher, self.level, images, labels, sets, rounding)
+            return scan_sets(self.batcher, self.level, images, specification, sets, rounding)
 
         return whole
 

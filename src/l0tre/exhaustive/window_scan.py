@@ -16,6 +16,7 @@ from l0tre.locality.windows import Base, base_values, carry, finish, paste
 from l0tre.memory import Batcher
 from l0tre.model.network import exact_float32
 from l0tre.model.rounding import Error, RoundOff
+from l0tre.objective import Specification
 
 __all__ = ["WindowScanner", "supports"]
 
@@ -53,8 +54,8 @@ class _Layout:
     order: Tensor
 
 
-# From labels and a range of sets to their chunk, in which nothing is called safe yet.
-Work = Callable[[Tensor, int, int], Chunk]
+# From claims and a range of sets to their chunk, in which nothing is called safe yet.
+Work = Callable[[Specification, int, int], Chunk]
 
 
 @dataclass(frozen=True)
@@ -97,12 +98,14 @@ class WindowScanner:
         return min(self.budget, WORK_BYTES[kind])
 
     @torch.inference_mode()
-    def prepare(self, images: Tensor, labels: Tensor, *, decide: bool = True) -> Callable[[int, int], Chunk]:
+    def prepare(
+        self, images: Tensor, specification: Specification, *, decide: bool = True
+    ) -> Callable[[int, int], Chunk]:
         """Compute what all sets share, for some images.
 
         Args:
             images: float32 ``[images, values]``, flattened.
-            labels: int64 ``[images]``.
+            specification: What must hold of each image.
             decide: See ``engine.Scanner``.
 
         Returns:
@@ -114,7 +117,7 @@ class WindowScanner:
 
         def forward(start: int, stop: int) -> Chunk:
             sets = torch.arange(start, stop, device=images.device)
-            return scan_sets(self.batcher, self.level, images, labels, sets, rounding if decide else None)
+            return scan_sets(self.batcher, self.level, images, specification, sets, rounding if decide else None)
 
         if rounding is None:
             return forward
@@ -122,7 +125,7 @@ class WindowScanner:
         try:
             with exact_float32(images.device):
                 work, base = self._tables(images)
-                if not self._agrees(work, base, images, labels, rounding):
+                if not self._agrees(work, base, images, specification, rounding):
                     return forward
         except torch.OutOfMemoryError:
             torch.cuda.empty_cache()
@@ -132,21 +135,21 @@ class WindowScanner:
         def windows(start: int, stop: int) -> Chunk:
             try:
                 with exact_float32(images.device):
-                    return self._settle(work(labels, start, stop), base, images, labels, rounding, decide)
+                    return self._settle(work(specification, start, stop), base, images, specification, rounding, decide)
             except torch.OutOfMemoryError:
                 torch.cuda.empty_cache()
                 return forward(start, stop)
 
         return windows
 
-    def _agrees(self, work: Work, base: Base, images: Tensor, labels: Tensor, rounding: RoundOff) -> bool:
+    def _agrees(self, work: Work, base: Base, images: Tensor, specification: Specification, rounding: RoundOff) -> bool:
         """Whether a few sets of the first image have the same numbers both ways, within what is in doubt."""
         for end in (self.level.sets // 2, self.level.sets):
             sets = torch.arange(max(0, end - PROBES), end, device=images.device)
             if not len(sets):
                 continue
-            found = work(labels, end - len(sets), end)
-            exact = scan_sets(self.batcher, self.level, images[:1], labels[:1], sets, rounding)
+            found = work(specification, end - len(sets), end)
+            exact = scan_sets(self.batcher, self.level, images[:1], specification.pick(slice(0, 1)), sets, rounding)
             allowed = self._error(base, rounding).band
             margin = (found.margin[0] - exact.margin[0]).abs() <= allowed
             score = (found.score[0] - exact.score[0]).abs() <= allowed
@@ -179,7 +182,7 @@ class WindowScanner:
         return partial(self._scan_sets, tables), base
 
     def _settle(
-        self, chunk: Chunk, base: Base, images: Tensor, labels: Tensor, rounding: RoundOff, decide: bool
+        self, chunk: Chunk, base: Base, images: Tensor, specification: Specification, rounding: RoundOff, decide: bool
     ) -> Chunk:
         """Decide what is too close to call by whole forward passes."""
         chunk, error = checked(chunk, self.level), self._error(base, rounding)
@@ -191,13 +194,13 @@ class WindowScanner:
             sets = chunk.sets[column]
             one = slice(row, row + 1)
             whole = rounding if decide else None
-            exact = scan_sets(self.batcher, self.level, images[one], labels[one], sets, whole)
+            exact = scan_sets(self.batcher, self.level, images[one], specification.pick(one), sets, whole)
             for name in FIELDS:
                 getattr(chunk, name)[row, column] = getattr(exact, name)[0]
             chunk = replace(chunk, error=max(chunk.error, exact.error))
         return chunk
 
-    def _scan_singles(self, singles: PixelEffects, labels: Tensor, start: int, stop: int) -> Chunk:
+    def _scan_singles(self, singles: PixelEffects, specification: Specification, start: int, stop: int) -> Chunk:
         images, _, points, features = singles.head.shape
         step = max(1, self.work // (16 * images * points * features))
         parts = []
@@ -205,10 +208,10 @@ class WindowScanner:
             last = min(first + step, stop)
             head = singles.base.head[:, None, None] + singles.head[:, first:last]
             scores = finish(self.locality.plan, head.reshape(-1, features), singles.base.peaks)
-            parts.append(_reduce(scores, labels, (images, last - first, points)))
-        return _join(parts, torch.arange(start, stop, device=labels.device))
+            parts.append(_reduce(scores, specification, (images, last - first, points)))
+        return _join(parts, torch.arange(start, stop, device=specification.labels.device))
 
-    def _scan_maps(self, whole: PixelEffects, labels: Tensor, start: int, stop: int) -> Chunk:
+    def _scan_maps(self, whole: PixelEffects, specification: Specification, start: int, stop: int) -> Chunk:
         """Single groups when what is behind the cut needs its whole map."""
         plan = self.locality.plan
         count, points = len(whole.images), self.locality.grid.shape[1]
@@ -223,10 +226,10 @@ class WindowScanner:
                 change = carry(plan, whole.base, here, 0, seed(self.locality, whole.images, some))
                 maps = paste(plan, whole.base, here, change)
                 scores = finish(plan, maps.flatten(0, 2), whole.base.peaks)
-                parts.append(_reduce(scores, labels, (count, len(some), points)))
+                parts.append(_reduce(scores, specification, (count, len(some), points)))
                 visited.append(some)
-        order = torch.cat(visited).argsort().to(labels.device)
-        return _join(parts, torch.arange(start, stop, device=labels.device), order)
+        order = torch.cat(visited).argsort().to(specification.labels.device)
+        return _join(parts, torch.arange(start, stop, device=specification.labels.device), order)
 
     def _pairs(self, singles: PixelEffects) -> _Tables:
         """Interactions of all pairs that have one, behind a row of zeros."""
@@ -263,29 +266,29 @@ class WindowScanner:
         order = torch.cat(visited).argsort()
         return _Layout(members.to(device), kinds[0].to(device), kinds[1].to(device), patterns, order.to(device))
 
-    def _scan_sets(self, tables: _Tables, labels: Tensor, start: int, stop: int) -> Chunk:
+    def _scan_sets(self, tables: _Tables, specification: Specification, start: int, stop: int) -> Chunk:
         """Sets of two or three groups."""
-        layout = self._layout(len(labels), start, stop)
+        layout = self._layout(len(specification), start, stop)
         parts = []
         if len(layout.apart):
-            parts.append(self._separate(tables, labels, layout.members[layout.apart]))
+            parts.append(self._separate(tables, specification, layout.members[layout.apart]))
         features = tables.singles.head.shape[-1]
-        step = max(1, self.work // (16 * len(labels) * self.level.points * features))
+        step = max(1, self.work // (16 * len(specification) * self.level.points * features))
         parts += [
-            self._sum(tables, labels, layout.members[layout.summed[first : first + step]], None)
+            self._sum(tables, specification, layout.members[layout.summed[first : first + step]], None)
             for first in range(0, len(layout.summed), step)
         ]
         for pattern in layout.patterns:
             extra = interactions(self.locality, tables.singles, pattern)
             for first in range(0, len(pattern.groups), step):
                 some = slice(first, first + step)
-                parts.append(self._sum(tables, labels, pattern.groups[some], extra[:, some]))
-        return _join(parts, torch.arange(start, stop, device=labels.device), layout.order)
+                parts.append(self._sum(tables, specification, pattern.groups[some], extra[:, some]))
+        return _join(parts, torch.arange(start, stop, device=specification.labels.device), layout.order)
 
-    def _sum(self, tables: _Tables, labels: Tensor, members: Tensor, extra: Tensor | None) -> Chunk:
+    def _sum(self, tables: _Tables, specification: Specification, members: Tensor, extra: Tensor | None) -> Chunk:
         """Sets from their singles, interacting pairs and, if given, their own interaction."""
         points, t = self.level.grid.shape[1], self.level.t
-        images, count, features = len(labels), len(members), tables.singles.head.shape[-1]
+        images, count, features = len(specification), len(members), tables.singles.head.shape[-1]
         total = tables.singles.base.head.reshape(images, *[1] * (1 + t), features)
         for place in range(t):
             spread = [points if other == place else 1 for other in range(t)]
@@ -298,24 +301,26 @@ class WindowScanner:
         if extra is not None:
             total += extra.reshape(total.shape)
         scores = finish(self.locality.plan, total.reshape(-1, features), tables.singles.base.peaks)
-        return _reduce(scores, labels, (images, count, self.level.points))
+        return _reduce(scores, specification, (images, count, self.level.points))
 
-    def _separate(self, tables: _Tables, labels: Tensor, members: Tensor) -> Chunk:
+    def _separate(self, tables: _Tables, specification: Specification, members: Tensor) -> Chunk:
         """Sets without any interaction when the dense layer is the last one: every group takes its own worst value."""
         head, base = (
             tables.singles.head,
             tables.singles.base.head,
         )  # [images, groups, points, classes], [images, classes]
-        places = self.level.grid.shape[1] ** torch.arange(self.level.t - 1, -1, -1, device=labels.device)
+        places = self.level.grid.shape[1] ** torch.arange(self.level.t - 1, -1, -1, device=specification.labels.device)
+        labels = specification.labels
         own = labels[:, None, None, None]
         mine = head.gather(3, own.expand(*head.shape[:3], 1))
         low, low_at = mine[..., 0].min(2)  # [images, groups]
         gain, gain_at = (mine - head).min(2)  # [images, groups, classes]
         margin = base.gather(1, labels[:, None]) - base
         margin = margin[:, None] + gain[:, members].sum(2)
-        margin.scatter_(2, labels[:, None, None].expand(-1, len(members), 1), float("inf"))
-        worst, rival = margin.min(2)
-        chosen = gain_at[:, members].gather(3, rival[:, :, None, None].expand(-1, -1, members.shape[1], 1))[..., 0]
+        rival = torch.zeros_like(base, dtype=torch.bool).scatter_(1, specification.rivals(base.shape[1]), True)
+        margin.masked_fill_(~rival[:, None], float("inf"))
+        worst, nearest = margin.min(2)
+        chosen = gain_at[:, members].gather(3, nearest[:, :, None, None].expand(-1, -1, members.shape[1], 1))[..., 0]
         return Chunk(
             members[:, 0],
             base.gather(1, labels[:, None]) + low[:, members].sum(2),
@@ -330,9 +335,9 @@ def _couples(t: int) -> Iterator[tuple[int, ...]]:
     return itertools.combinations(range(t), 2)
 
 
-def _reduce(scores: Tensor, labels: Tensor, shape: tuple[int, int, int]) -> Chunk:
+def _reduce(scores: Tensor, specification: Specification, shape: tuple[int, int, int]) -> Chunk:
     undecided = torch.zeros(len(scores), dtype=torch.bool, device=scores.device)
-    return reduce_points(scores, labels.repeat_interleave(shape[1] * shape[2]), shape, undecided)
+    return reduce_points(scores, specification.repeat(shape[1] * shape[2]), shape, undecided)
 
 
 def _join(parts: list[Chunk], sets: Tensor, order: Tensor | None = None) -> Chunk:

@@ -20,6 +20,7 @@ from l0tre.certify.regions.nodes import Nodes, join, shares
 from l0tre.domain import Domain, make_domain
 from l0tre.memory import Batcher
 from l0tre.model.graph import Graph, run
+from l0tre.objective import AllRivals
 from tests.certify.boxes.recipes import Recipe, build
 from tests.certify.proving import as_network, layer_values, settled
 from tests.certify.random_networks import Case
@@ -76,7 +77,7 @@ def cluster_search(
         images, labels = case.image[None], [case.label]
     none = [None] * len(images)
     chosen = torch.tensor(list(labels))
-    return prover_of(case, memory).search_boxes(t, images.flatten(1), chosen, none, pulse=pulse)
+    return prover_of(case, memory).search_boxes(t, images.flatten(1), AllRivals(chosen), none, pulse=pulse)
 
 
 def several(case: Case, count: int, seed: int = 0) -> tuple[Tensor, list[int]]:
@@ -175,7 +176,7 @@ def margins_at(case: Case, windowed: Windowed, nodes: Nodes, u: Tensor) -> Tenso
     x = inputs_at(windowed, nodes, u)
     with torch.inference_mode():
         scores = run(case.network.exact, x.reshape(-1, *case.image.shape)).view(*x.shape[:2], -1)
-    labels = windowed.instance.labels[nodes.image].tolist()
+    labels = windowed.instance.specification.labels[nodes.image].tolist()
     rows = []
     for own, label in zip(scores, labels, strict=True):
         others = [number for number in range(scores.shape[2]) if number != label]
@@ -192,7 +193,7 @@ def features_at(windowed: Windowed, nodes: Nodes, u: Tensor) -> Tensor:
     change = found - layer_values(graph, instance.images)[-1][nodes.image][:, None]
     if not local.flat:
         return change
-    labels = instance.labels[nodes.image].tolist()
+    labels = instance.specification.labels[nodes.image].tolist()
     classes = range(change.shape[2])
     others = torch.tensor([[number for number in classes if number != label] for label in labels])
     own = torch.tensor(labels)[:, None, None].expand(-1, len(u), 1)

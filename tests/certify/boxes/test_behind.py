@@ -56,7 +56,7 @@ def true_margins(windowed: Windowed, image: Tensor, change: Tensor) -> Tensor:
         values[place] = run_node(node, *(values[source] for source in node.inputs))
     scores = values[len(graph.nodes) - 1].view(len(image), points, -1)
     rows = []
-    for own, label in zip(scores, windowed.instance.labels[image].tolist(), strict=True):
+    for own, label in zip(scores, windowed.instance.specification.labels[image].tolist(), strict=True):
         rows.append(own[:, [label]] - own[:, [number for number in range(own.shape[1]) if number != label]])
     return torch.stack(rows)
 

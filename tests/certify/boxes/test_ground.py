@@ -49,24 +49,26 @@ def test_weights_and_rows_give_the_margins_of_each_label(name: str) -> None:
     case, generator = make_case(RECIPES[name], 1), torch.Generator().manual_seed(1)
     windowed = ground_of(case, 2, 4)
     graph, plan, instance = windowed.local.plan.graph, windowed.local.plan, windowed.instance
-    assert len(instance.labels.unique()) == case.network.classes
+    assert len(instance.specification.labels.unique()) == case.network.classes
     shape = graph.nodes[plan.cut].shape
     change = torch.randn(4, *shape, generator=generator, dtype=torch.float64)
     dense = change.flatten(1) @ graph.nodes[plan.tail - 1].tensors["weight"].T
     weights = windowed.weights[windowed.kinds]
     found = torch.einsum("nchw,nhwcf->nf", change, weights)
     others = torch.tensor(
-        [[n for n in range(case.network.classes) if n != label] for label in instance.labels.tolist()]
+        [[n for n in range(case.network.classes) if n != label] for label in instance.specification.labels.tolist()]
     )
     if windowed.local.flat:
-        assert torch.allclose(found, dense.gather(1, instance.labels[:, None]) - dense.gather(1, others), atol=1e-12)
+        assert torch.allclose(
+            found, dense.gather(1, instance.specification.labels[:, None]) - dense.gather(1, others), atol=1e-12
+        )
         assert len(windowed.rows) == 0
         return
     assert torch.allclose(found, dense, rtol=0, atol=1e-12)
     last = graph.nodes[-1]
     read = torch.randn(4, windowed.rows.shape[2], generator=generator, dtype=torch.float64)
     scores = read @ last.tensors["weight"].T if last.op == "linear" else read
-    margins = scores.gather(1, instance.labels[:, None]) - scores.gather(1, others)
+    margins = scores.gather(1, instance.specification.labels[:, None]) - scores.gather(1, others)
     assert torch.allclose(torch.einsum("nf,nmf->nm", read, windowed.rows), margins, rtol=0, atol=1e-12)
 
 

@@ -20,9 +20,10 @@ from l0tre.certify.boxes.box_bounds import lower_bounds
 from l0tre.certify.boxes.box_search import BoxSearch
 from l0tre.certify.boxes.windowed import Windowed
 from l0tre.certify.regions.nodes import Nodes, split_boxes
-from l0tre.certify.relax.instance import Halted
 from l0tre.errors import ModelError
+from l0tre.findings import Halted
 from l0tre.model.graph import Graph
+from l0tre.objective import AllRivals
 from tests.certify.boxes.cases import (
     Verdict,
     balanced,
@@ -93,7 +94,9 @@ def test_verdicts_are_those_of_the_oracle_and_of_cells(name: str, t: int) -> Non
             assert found.proved == math.comb(case.domain.groups, t)
             assert exact_distance(case.graph, case.image, case.label, case.domain, t) > t
         if gap in (GAPS[0], GAPS[2]):
-            cells = prover_of(case).search(t, case.image.flatten()[None], torch.tensor([case.label]), [None], [None])
+            cells = prover_of(case).search_cells(
+                t, case.image.flatten()[None], AllRivals(torch.tensor([case.label])), [None]
+            )
             assert decide(cells, 20).answer in (found.answer, "open")
     assert answers == {"safe", "unsafe"}
 

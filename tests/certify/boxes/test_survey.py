@@ -151,7 +151,7 @@ def test_several_images_are_surveyed_as_one_at_a_time(t: int) -> None:
                 case,
                 t,
                 windowed.instance.images[[image]].float().view(1, *recipe.shape),
-                [int(windowed.instance.labels[image])],
+                [int(windowed.instance.specification.labels[image])],
             ).windowed
             for alone in (first_pass(windowed, torch.tensor([image]), t), first_pass(own, torch.tensor([0]), t)):
                 assert alone.proved == together.proved[image : image + 1]

@@ -15,6 +15,7 @@ from l0tre.layout import channel_axis
 from l0tre.memory import Batcher, default_budget
 from l0tre.model.footprint import sample_bytes
 from l0tre.model.network import Network, margins
+from l0tre.objective import AllRivals
 
 __all__ = ["paper", "schedule", "sparse_rs"]
 
@@ -143,9 +144,9 @@ def paper(model: nn.Module, images: Tensor, labels: Tensor, budget: int, seed: i
     found = flat.clone()
     for row in range(len(flat)):
         one = slice(row, row + 1)
-        chunk = scan(batcher, level, flat[one], labels[one], 0, level.sets)
+        chunk = scan(batcher, level, flat[one], AllRivals(labels[one]), 0, level.sets)
         ranking = update(empty_ranking(1, level.sets, images.device), chunk, "score")
-        hit, changed, _ = accumulate(batcher, level, flat[one], labels[one], ranking)
+        hit, changed, _ = accumulate(batcher, level, flat[one], AllRivals(labels[one]), ranking)
         if hit[0]:
-            found[one] = tighten(batcher, domain, flat[one], labels[one], changed)[0]
+            found[one] = tighten(batcher, domain, flat[one], AllRivals(labels[one]), changed)[0]
     return found.reshape(images.shape)

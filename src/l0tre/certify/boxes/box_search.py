@@ -15,11 +15,12 @@ from l0tre.certify.boxes.head import above
 from l0tre.certify.boxes.windowed import Windowed
 from l0tre.certify.cells.cell_search import NARROWEST, Step
 from l0tre.certify.regions.nodes import Nodes, join, root, shares, split_boxes
-from l0tre.certify.relax.instance import Halted, Instance
+from l0tre.certify.relax.instance import Instance
 from l0tre.domain import Domain
 from l0tre.errors import ModelError
+from l0tre.findings import Halted
 from l0tre.memory import Batcher
-from l0tre.model.network import exact_float32, margins
+from l0tre.model.network import exact_float32
 
 __all__ = ["BoxSearch"]
 
@@ -167,7 +168,7 @@ class BoxSearch:
         inputs = inputs.scatter_(1, self._members(nodes).flatten(1), corners.flatten(1))[:, :-1].float()
         shape = self.windowed.local.plan.graph.input_shape
         scores = self.batcher.run(len(inputs), lambda a, b: inputs[a:b].view(-1, *shape))
-        result.offer(nodes.image, margins(scores, self.instance.labels[nodes.image]), inputs)
+        result.offer(nodes.image, self.instance.specification.pick(nodes.image).margins(scores), inputs)
 
     def _halve(self, nodes: Nodes, slopes: Tensor) -> tuple[Nodes, set[int]]:
         """Halve boxes; those that are too narrow hold a tie and are left out, and their images are told."""

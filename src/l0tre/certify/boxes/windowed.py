@@ -20,7 +20,7 @@ class Windowed:
         instance: The images.
         kinds: int64 ``[images]``, which weights of ``weights`` hold for each image.
         weights: float64 ``[kinds, H, W, C, features]`` of the dense layer behind the windows. If that gives the scores,
-            its features are the margins of one label each; else its own outputs, of one kind.
+            its features are the margins of one specification each; else its own outputs, of one kind.
         rows: float64 ``[images, classes - 1, values]``, the margins as rows of what the last operation reads; empty if
             the dense layer gives them.
         budget: Bytes for what is carried together.
@@ -40,21 +40,21 @@ def make_windowed(local: LocalNetwork, instance: Instance, budget: int) -> Windo
     shape = graph.nodes[local.plan.cut].shape
     head = graph.nodes[local.plan.tail - 1].tensors["weight"]
     if local.flat:
-        _, first, kinds = _distinct(instance.labels)
+        first, kinds = _distinct(instance.rows)
         weights, rows = instance.rows[first] @ head, instance.rows[:0]
     else:
-        kinds, weights = torch.zeros_like(instance.labels), head[None]
+        kinds, weights = torch.zeros(len(instance.images), dtype=torch.int64, device=head.device), head[None]
         last = graph.nodes[-1]
         rows = instance.rows @ last.tensors["weight"] if last.op == "linear" else instance.rows
     weights = weights.view(*weights.shape[:2], *shape).permute(0, 3, 4, 2, 1).contiguous()
     return Windowed(local, instance, kinds, weights, rows, budget)
 
 
-def _distinct(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Different values, where each is found first, and which one every entry is."""
-    found, which = values.unique(return_inverse=True)
-    first = (which[None] == torch.arange(len(found), device=values.device)[:, None]).int().argmax(1)
-    return found, first, which
+def _distinct(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Where each different entry is found first, and which one every entry is."""
+    found, which = rows.unique(dim=0, return_inverse=True)
+    first = (which[None] == torch.arange(len(found), device=rows.device)[:, None]).int().argmax(1)
+    return first, which
 
 
 def can_interact(local: LocalNetwork, first: Tensor, second: Tensor) -> Tensor:

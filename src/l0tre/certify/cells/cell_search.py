@@ -8,22 +8,20 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from l0tre.certify.cells.additive import PixelLosses, apart, can_add, make_losses, sum_proves
 from l0tre.certify.regions.nodes import Nodes, join, root, shares, split_boxes, split_cells
 from l0tre.certify.relax.bounds import Bounds, batch_sizes, bound, is_proved
 from l0tre.certify.relax.concretize import box_coefficients, look_up_minima, minimizing_inputs
-from l0tre.certify.relax.instance import Halted, Instance
+from l0tre.certify.relax.instance import Instance
 from l0tre.domain import Domain
 from l0tre.errors import ModelError
+from l0tre.findings import Halted
 from l0tre.memory import Batcher
-from l0tre.model.network import exact_float32, margins
+from l0tre.model.network import exact_float32
 
 __all__ = ["CellSearch", "Front", "Step"]
 
 # A box this narrow, relative to its range, whose bound is still not positive holds a tie: splitting it never ends.
 NARROWEST = 2.0**-24
-VOTERS = 16  # nodes that are bounded with both kinds of lines
-PATIENCE = 512  # nodes an image before what single pixels do is worth a table of its own
 
 
 @dataclass
@@ -68,19 +66,10 @@ class CellSearch:
         self.widths = torch.nn.functional.pad(self.high - self.low, (0, 1), value=1.0)
         self.batch, self.row_bytes = batch_sizes(instance, t, budget)
         self.front = Front()
-        self.hints: dict[int, Tensor] = {}
-        self.lessons: dict[int, list[Tensor]] = {}
         # By image the bound of all sets at once, the worst of the margins, relative to the image's own margin.
         self.outlook: dict[int, float] = {}
-        self.singles: PixelLosses | None = None
-        self.adds = False
-        self.spent = 0
-        self.votes = torch.zeros(2, dtype=torch.float64)
-        self.voters = 0
-
-    def allow_sums(self) -> None:
-        """Let sets of pixels that are far apart be proved by sums, where the network is linear behind its windows."""
-        self.adds = self.t > 1 and can_add(self.instance)
+        # Which kind of lines is better depends on the network: the first batch, all sets at once, tells.
+        self.touching: bool | None = None
 
     def begin(self, image: int) -> None:
         """Start from all sets of an image, a row of the instance."""
@@ -109,11 +98,6 @@ class CellSearch:
             if own:
                 result.append(join(own).to(torch.device("cpu")))
         return tuple(result)
-
-    def lesson(self, image: int) -> Tensor | None:
-        """Keys of the nodes of an image that could not be proved: at the next level those around them cannot either."""
-        parts = self.lessons.get(image)
-        return torch.cat(parts).unique() if parts else None
 
     def drop(self, images: Sequence[int]) -> None:
         """Forget the nodes of some images."""
@@ -150,13 +134,8 @@ class CellSearch:
 
     def _advance(self) -> Step:
         nodes = self._pop()
-        if nodes.low is None and self.hints:
-            nodes = self._skip(nodes)
         with exact_float32(self.instance.plan.device):
-            if self.adds and self.singles is None and self.spent > PATIENCE * len(self.instance.images):
-                self.singles = make_losses(self.instance, self.low, self.high, self.batch, self.row_bytes)
             bounds = self._better(nodes)
-        self.spent += len(nodes)
         least, rows = bounds.margins.min(1)
         proved, certain = [nodes.pick(bounds.proved)], [least[bounds.proved]]
         candidates: dict[int, Tensor] = {}
@@ -167,7 +146,6 @@ class CellSearch:
             left, part = nodes.pick(failed), bounds.pick(failed)
             candidates = self._witnesses(left, part, rows[failed])
             if left.low is None:
-                self._learn(left)
                 self._descend(left, part, proved, certain)
             else:
                 ties = self._halve(left, part, rows[failed])
@@ -183,14 +161,13 @@ class CellSearch:
         )
 
     def _better(self, nodes: Nodes) -> Bounds:
-        """Bound nodes with the kind of lines that gave the larger margins so far; the first nodes try both."""
-        if nodes.low is not None or self.voters >= VOTERS:
-            return bound(self.instance, nodes, self.row_bytes, touching=bool(self.votes[0] >= self.votes[1]))
+        """Bound nodes with the kind of lines that gave the larger margins for the first batch, which tries both."""
+        if nodes.low is not None or self.touching is not None:
+            return bound(self.instance, nodes, self.row_bytes, touching=self.touching is not False)
         both = [bound(self.instance, nodes, self.row_bytes, touching=touching) for touching in (True, False)]
-        sums = torch.stack([b.margins.amin(1).sum().cpu() for b in both]).nan_to_num()
-        self.votes += sums
-        self.voters += len(nodes)
-        return both[int(sums.argmax())]
+        closer, touching = (b.margins.amin(1).sum().nan_to_num() for b in reversed(both))
+        self.touching = bool(touching >= closer)
+        return both[0 if self.touching else 1]
 
     def _descend(self, nodes: Nodes, bounds: Bounds, proved: list[Nodes], certain: list[Tensor]) -> None:
         """Split nodes; their linear bounds hold for the halves too, which proves some of them by a look-up."""
@@ -201,54 +178,13 @@ class CellSearch:
         safe = is_proved(self.instance, nodes, margins)
         proved.append(nodes.pick(safe))
         certain.append(margins[safe].amin(1))
-        self._add_up(nodes.pick(~safe), proved, certain)
-
-    def _add_up(self, nodes: Nodes, proved: list[Nodes], certain: list[Tensor]) -> None:
-        """Prove nodes whose pixels are far apart by sums, and split those that are not proved; push all others."""
-        if self.singles is None:
-            self._push(nodes)
-            return
-        while len(nodes):
-            far = apart(self.singles, nodes)
-            self._push(nodes.pick(~far))
-            nodes = nodes.pick(far)
-            margins, safe = sum_proves(self.instance, self.singles, nodes)
-            proved.append(nodes.pick(safe))
-            certain.append(margins[safe].amin(1))
-            nodes = nodes.pick(~safe)
-            wide = (self.instance.tree.sizes[nodes.cells] > 1).any(1)
-            self._push(nodes.pick(~wide))
-            nodes = split_cells(self.instance.tree, nodes.pick(wide))[0]
+        self._push(nodes.pick(~safe))
 
     def _look_ahead(self, nodes: Nodes, bounds: Bounds) -> None:
         if nodes.low is None:
             for row in (nodes.cells == 1).all(1).nonzero()[:, 0].tolist():
                 image = int(nodes.image[row])
                 self.outlook[image] = float((bounds.margins[row] / self.instance.margins[image]).min())
-
-    def _learn(self, nodes: Nodes) -> None:
-        keys = nodes.keys()
-        for image in nodes.image.unique().tolist():
-            self.lessons.setdefault(image, []).append(keys[nodes.image == image])
-
-    def _skip(self, nodes: Nodes) -> Nodes:
-        """Split nodes at once, without bounding them, that contain one which failed with one group fewer."""
-        for _ in range(2 * self.instance.tree.depth):
-            hopeless = torch.zeros_like(nodes.image, dtype=torch.bool)
-            for image, known in self.hints.items():
-                own = nodes.image == image
-                for slot in range(self.t):
-                    others = torch.cat([nodes.cells[:, :slot], nodes.cells[:, slot + 1 :]], 1)
-                    hopeless |= own & torch.isin(Nodes(nodes.image, others).keys(), known)
-            hopeless &= (self.instance.tree.sizes[nodes.cells] > 1).any(1)
-            if not bool(hopeless.any()):
-                break
-            self._push(nodes.pick(~hopeless))
-            self._push(split_cells(self.instance.tree, nodes.pick(hopeless))[0])
-            nodes = self._pop()
-            if nodes.low is not None:
-                break
-        return nodes
 
     def _pop(self) -> Nodes:
         stack = self.front.boxes or self.front.cells
@@ -304,7 +240,7 @@ class CellSearch:
         inputs = minimizing_inputs(self.instance, nodes, bounds.form, rows, self.low, self.high)
         shape = self.instance.plan.graph.nodes[0].shape
         scores = self.batcher.run(len(inputs), lambda a, b: inputs[a:b].view(-1, *shape))
-        found = margins(scores, self.instance.labels[nodes.image])
+        found = self.instance.specification.pick(nodes.image).margins(scores)
         best: dict[int, tuple[float, int]] = {}
         for row in (found < 0).nonzero()[:, 0].tolist():
             image, margin = int(nodes.image[row]), float(found[row])

@@ -53,11 +53,6 @@ class Nodes:
         moved = (None if p is None else p.to(device) for p in parts)
         return Nodes(self.image.to(device), self.cells.to(device), *moved)
 
-    def keys(self) -> Tensor:
-        """A number for each node's cells, whatever their order; different cells rarely have the same."""
-        mixed = (self.cells * 0x9E3779B97F4A7C1) ^ (self.cells << 31)
-        return (mixed * mixed + mixed).sum(1)
-
     def ranks(self) -> Tensor:
         """For every cell how many equal ones come before it, ``[nodes, t]``."""
         same = self.cells[:, :, None] == self.cells[:, None, :]

@@ -10,9 +10,9 @@ from l0tre.certify.regions.tree import Tree
 from l0tre.certify.relax.plan import Plan, base_values
 from l0tre.domain import Domain
 from l0tre.model.graph import Node, run_node
+from l0tre.objective import Specification
 
 __all__ = [
-    "Halted",
     "Instance",
     "make_instance",
     "one_pixel_each",
@@ -23,10 +23,6 @@ __all__ = [
 ]
 
 
-class Halted(Exception):  # noqa: N818  # no error: somebody asked to stop
-    """Raised by a instance's pulse to leave a long computation."""
-
-
 @dataclass(frozen=True)
 class Instance:
     """Images that are bounded together, everything float64 on the plan's device.
@@ -35,7 +31,7 @@ class Instance:
         plan: The network.
         tree: The cells.
         images: ``[images, values]``.
-        labels: int64 ``[images]``.
+        specification: What must hold of each image.
         down: ``[images, values]``, how far each value may fall, at most 0; 0 for values that never change.
         up: ``[images, values]``, how far each value may rise, at least 0.
         members: int64 ``[slots, width]``, values of the group in each slot; ``values`` (one past the last) for none.
@@ -44,20 +40,20 @@ class Instance:
         slot_of_pixel: If every group is one pixel of a ``(C, H, W)`` input: int64 ``[H * W]``, the slot of each pixel,
             -1 for one that never changes.
         base: The images' own values by position, ``[images, *shape]``.
-        rows: ``[images, classes - 1, classes]``, the margins as rows at the output.
-        margins: ``[images, classes - 1]``, the images' own margins, label's score minus another one's.
-        slack: ``[images, classes - 1]``, what a margin's bound must exceed.
+        rows: ``[images, rivals, classes]``, the specification: margins over the rivals as rows at the output.
+        margins: ``[images, rivals]``, the images' own margins, label's score minus a rival's.
+        slack: ``[images, rivals]``, what a margin's bound must exceed.
         tables: For affine positions that others read: ``[2, images, rows, neurons]``, what the ``rank + 1``-th
             strongest group of a cell can add to each neuron at the least and, with the sign turned, at the most, at
             :func:`table_row`.
         walked: Affine positions whose ranges follow from those of the input, since a table would be too large.
-        pulse: Called again and again while nodes are bounded; may raise :class:`Halted`.
+        pulse: Called again and again while nodes are bounded; may raise ``findings.Halted``.
     """
 
     plan: Plan
     tree: Tree
     images: Tensor
-    labels: Tensor
+    specification: Specification
     down: Tensor
     up: Tensor
     members: Tensor
@@ -78,7 +74,7 @@ class Instance:
 
 
 def make_instance(
-    plan: Plan, tree: Tree, domain: Domain, images: Tensor, labels: Tensor, ranks: int, table_bytes: int
+    plan: Plan, tree: Tree, domain: Domain, images: Tensor, specification: Specification, ranks: int, table_bytes: int
 ) -> Instance:
     """Gather what proofs about some images need.
 
@@ -87,7 +83,7 @@ def make_instance(
         tree: Cells of the domain's groups.
         domain: Groups and ranges.
         images: ``[images, values]``.
-        labels: int64 ``[images]``.
+        specification: What must hold of each image.
         ranks: Largest number of groups that change together.
         table_bytes: Memory for the tables; positions whose table is larger go without.
 
@@ -96,7 +92,8 @@ def make_instance(
     """
     device = plan.device
     tree, domain = tree.to(device), domain.to(device)
-    images, labels = images.to(device, torch.float64), labels.to(device)
+    images, specification = images.to(device, torch.float64), specification.to(device)
+    labels = specification.labels
     free = torch.zeros(images.shape[1], dtype=torch.bool, device=device)
     free[domain.members.flatten()] = True
     down = torch.where(free, domain.low.double() - images, 0.0)
@@ -108,8 +105,7 @@ def make_instance(
     base = base_values(plan, images)
     scores = base[len(plan.graph.nodes) - 1].flatten(1)
     classes = scores.shape[1]
-    numbers = torch.arange(classes, device=device).expand(len(labels), -1)
-    others = numbers[numbers != labels[:, None]].view(len(labels), classes - 1)
+    others = specification.rivals(classes)
     unit = torch.eye(classes, dtype=torch.float64, device=device)
     rows = unit[labels][:, None] - unit[others]
     errors = plan.slack[-1].flatten()
@@ -117,7 +113,7 @@ def make_instance(
         plan,
         tree,
         images,
-        labels,
+        specification,
         down,
         up,
         members,

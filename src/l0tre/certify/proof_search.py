@@ -1,0 +1,195 @@
+"""The certified search of one level: a search by cells or boxes, and the exact count of the sets that it proved."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+from torch import Tensor
+
+from l0tre.certify.boxes.box_search import BoxSearch
+from l0tre.certify.cells.cell_search import CellSearch, Step
+from l0tre.certify.proof import Proof
+from l0tre.certify.prover import Prover
+from l0tre.errors import InternalError
+from l0tre.findings import Evidence, Findings, Halted
+from l0tre.objective import Specification
+
+__all__ = ["ProofSearch", "begin_search"]
+
+HALT_SECONDS = 5.0  # that a step may take after it should stop; its work is then lost
+
+CELL_PATIENCE = 128  # nodes of cells for an image before boxes of values are tried
+HOPELESS = -5.0  # so are they if the bound of all sets at once is below this many times the image's own margin
+
+
+class _Clock:
+    """Ends a step that takes too long after somebody asked to stop."""
+
+    def __init__(self, halted: Callable[[], bool]) -> None:
+        self.halted = halted
+        self.began = time.monotonic()
+
+    def pulse(self) -> None:
+        if time.monotonic() - self.began > HALT_SECONDS and self.halted():
+            raise Halted
+
+
+class ProofSearch:
+    """A level for a block of images, see ``findings.LevelSearch``.
+
+    A row is decided if its count is complete and nothing of it is open, or if a tie was met.
+
+    Attributes:
+        handed: Rows that the cells prove too little of: they begin anew, by boxes.
+    """
+
+    def __init__(
+        self,
+        search: CellSearch | BoxSearch,
+        proofs: Sequence[Proof],
+        indices: Sequence[int],
+        clock: _Clock,
+        *,
+        hands_over: bool,
+        evidence: bool,
+    ) -> None:
+        """See :func:`begin_search`.
+
+        Args:
+            search: Begun or gone on with for all rows.
+            proofs: What is known of each row so far.
+            indices: Positions of the images in the user's data, for messages.
+            clock: Whose pulse the search feels.
+            hands_over: Whether rows that cells prove too little of are given up, for boxes to take over.
+            evidence: Whether findings carry the proved nodes.
+        """
+        self.search = search
+        self.proofs = list(proofs)
+        self.indices = indices
+        self.clock = clock
+        self.hands_over = hands_over and isinstance(search, CellSearch)
+        self.evidence = evidence
+        self.handed: set[int] = set()
+        self.open = list(range(len(proofs)))
+
+    @property
+    def light(self) -> bool:
+        """Whether progress is cheap to keep: a search by boxes can have a hundred thousand open for an image."""
+        return isinstance(self.search, CellSearch)
+
+    def rows(self) -> list[int]:
+        """Rows with work left, in order."""
+        return list(self.open)
+
+    def step(self) -> Findings:
+        """Bound some nodes."""
+        self.clock.began = time.monotonic()
+        step = self.search.step()
+        decided = {row: safe for row in step.nodes if (safe := self._count(row, step)) is not None}
+        self.drop(list(decided))
+        if self.hands_over:
+            self._hand_over()
+        if not self.search.open() and self.open:
+            raise self._wrong(self.open[0], "although none is open")
+        return Findings(step.nodes, list(step.candidates.items()), decided, self._evidence(step))
+
+    def drop(self, rows: Sequence[int]) -> None:
+        """Leave some rows: nothing more can be gained for them."""
+        if rows:
+            self.search.drop(rows)
+            gone = set(rows)
+            self.open = [row for row in self.open if row not in gone]
+
+    def share(self, row: int) -> float:
+        """Proved part of all sets of a row."""
+        return self.proofs[row].share
+
+    def progress(self, row: int) -> Proof:
+        """What a later search goes on from."""
+        fronts = self.search.left(row)
+        if not fronts:
+            raise self._wrong(row, "although none is open")
+        return replace(self.proofs[row], fronts=fronts)
+
+    def _count(self, row: int, step: Step) -> bool | None:
+        """Count what a step proved of a row; whether its level is proved or a tie, or neither.
+
+        The count alone is no proof: a node that was open twice would count twice, and hide one that is still open.
+        """
+        before = self.proofs[row]
+        proved = before.proved + step.shares.get(row, Fraction(0))
+        proof = replace(before, proved=proved, fronts=(), nodes=before.nodes + step.nodes[row])
+        self.proofs[row] = proof
+        tie = row in step.ties
+        if proof.proved > proof.total:
+            raise self._wrong(row, "more than there are")
+        if proof.done and (tie or self.search.is_open(row)):
+            raise self._wrong(row, "although some are a tie" if tie else "although some are open")
+        return True if proof.done else False if tie else None
+
+    def _hand_over(self) -> None:
+        assert isinstance(self.search, CellSearch)
+        rows = [
+            row
+            for row in self.open
+            if self.proofs[row].nodes >= CELL_PATIENCE or self.search.outlook.get(row, 0.0) < HOPELESS
+        ]
+        self.drop(rows)
+        self.handed.update(rows)
+
+    def _evidence(self, step: Step) -> list[Evidence]:
+        if not self.evidence or not len(step.proved):
+            return []
+        found = []
+        for row in step.proved.image.unique().tolist():
+            own = step.proved.image == row
+            nodes = step.proved.pick(own)
+            box = None if nodes.low is None or nodes.high is None else (nodes.low, nodes.high)
+            found.append(Evidence(row, nodes.cells, box, step.bounds[own]))
+        return found
+
+    def _wrong(self, row: int, what: str) -> InternalError:
+        proof = self.proofs[row]
+        return InternalError(
+            f"the proof of image {self.indices[row]} at t = {proof.t} counts {proof.proved} of {proof.total} sets, "
+            f"{what}: nothing was concluded from it; this is a defect in l0tre, please report it"
+        )
+
+
+def begin_search(
+    prover: Prover,
+    t: int,
+    images: Tensor,
+    specification: Specification,
+    proofs: Sequence[Proof | None],
+    indices: Sequence[int],
+    *,
+    boxes: bool,
+    hands_over: bool,
+    evidence: bool = False,
+    halted: Callable[[], bool] = lambda: False,
+) -> ProofSearch:
+    """Begin a level for a block of images, or go on with it.
+
+    Args:
+        prover: What all proofs share.
+        t: Number of groups that change.
+        images: float32 ``[images, values]``.
+        specification: What must hold of each image.
+        proofs: What is kept of each image's proof at this level, none if it begins.
+        indices: Positions of the images in the user's data, for messages.
+        boxes: Whether to search by boxes of values, see ``Prover.can_use_boxes``; else by cells of groups.
+        hands_over: Whether a search by cells gives up rows that it proves too little of, for boxes to take over.
+        evidence: Whether findings carry the proved nodes; only for a search by cells.
+        halted: Asked inside long steps, which then end without a result.
+
+    Returns:
+        The search.
+    """
+    clock = _Clock(halted)
+    begin = prover.search_boxes if boxes else prover.search_cells
+    search = begin(t, images, specification, proofs, pulse=clock.pulse)
+    tree = prover.tree.digest
+    known = [proof or Proof(t, Fraction(0), search.total, tree=tree) for proof in proofs]
+    return ProofSearch(search, known, indices, clock, hands_over=hands_over, evidence=evidence)

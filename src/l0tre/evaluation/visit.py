@@ -1,0 +1,108 @@
+"""One unit of work: a search of a level for a block of images, whose findings are merged into the ledger."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from l0tre.evaluation.ledger import Ledger
+from l0tre.findings import Evidence, LevelSearch
+
+__all__ = ["Level", "OnEvidence", "visit"]
+
+# What is told of proved nodes: the level, the place of the image, the nodes.
+OnEvidence = Callable[[int, int, Evidence], None]
+
+STEP_SECONDS = 1.0  # between two recorded steps
+
+
+@dataclass
+class Level:
+    """One level for all its images.
+
+    Attributes:
+        t: Number of groups that change.
+        images: Places of the images that the level is about.
+        over: Those that it is over for.
+        shares: How much is done of those at work, from 0 to 1.
+    """
+
+    t: int
+    images: Sequence[int]
+    over: set[int] = field(default_factory=set)
+    shares: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def share(self) -> float:
+        """How much of it is done for all images together, from 0 to 1."""
+        at_work = sum(share for image, share in self.shares.items() if image not in self.over)
+        return (len(self.over) + at_work) / max(1, len(self.images))
+
+
+def visit(
+    ledger: Ledger,
+    level: Level,
+    search: LevelSearch[Any],
+    block: Sequence[int],
+    *,
+    patience: float = float("inf"),
+    closes: bool = True,
+    on_evidence: OnEvidence | None = None,
+) -> Iterator[None]:
+    """Let a search work on a block of images until it is done, its time is up, or the evaluation stops.
+
+    Args:
+        ledger: The evaluation.
+        level: The level that the unit belongs to.
+        search: What works, one row for each image of the block.
+        block: Places of the images.
+        patience: Seconds.
+        closes: Whether the level is over for images that the search is done with.
+        on_evidence: Told of proved nodes.
+
+    Yields:
+        After every recorded step; what is left is then kept.
+    """
+    began = last = time.monotonic()
+    while rows := search.rows():
+        found = search.step()
+        for row, changed in found.candidates:
+            ledger.offer(block[row], changed)
+        for row, safe in found.decided.items():
+            ledger.level_done(block[row], safe)
+        for evidence in found.evidence:
+            if on_evidence is not None:
+                on_evidence(level.t, block[evidence.row], evidence)
+        for row, queries in found.queries.items():
+            ledger.spend([block[row]], 0.0, queries)
+        gained = [row for row in search.rows() if ledger.is_done(block[row])]
+        search.drop(gained)
+        left = search.rows()
+        for row in search.handed:
+            ledger.forget(block[row])
+        if closes:
+            ended = [
+                row for row in rows if row not in left and (row not in search.handed or ledger.is_done(block[row]))
+            ]
+        else:
+            ended = gained
+            for row in rows:
+                if row not in left and row not in gained:
+                    ledger.keep(block[row], search.progress(row))
+        closed = [block[row] for row in ended]
+        ledger.close(closed)
+        level.over.update(closed)
+        now = time.monotonic()
+        out_of_time = now - began > patience
+        if now - last >= STEP_SECONDS or len(left) < len(rows) or out_of_time or not found.queries or ledger.halted():
+            ledger.spend([block[row] for row in rows], now - last, 0)
+            last = now
+            for row in left:
+                level.shares[block[row]] = search.share(row)
+                if search.light or out_of_time or ledger.halted():
+                    ledger.keep(block[row], search.progress(row))
+            ledger.share = level.share
+            ledger.record([block[row] for row in rows])
+            yield
+        if out_of_time:
+            return

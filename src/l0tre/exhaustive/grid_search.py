@@ -1,0 +1,146 @@
+"""The exhaustive search of one level: every set of groups at every grid point, then what the most sensitive ones give.
+
+First all sets are scanned. Then the paper's upper bounds: the ranked perturbations of each image are applied together
+until the decision changes, and what is not needed is restored.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from l0tre.exhaustive.accumulate import accumulate, tighten
+from l0tre.exhaustive.grid_scan import Chunk, Level, solutions
+from l0tre.exhaustive.progress import GridProgress, advance, begin, join, split
+from l0tre.exhaustive.ranking import Ranking
+from l0tre.exhaustive.scanner import Scan, Scanner
+from l0tre.findings import Findings
+from l0tre.memory import Batcher
+from l0tre.objective import Specification
+
+__all__ = ["Decision", "GridSearch"]
+
+# Which sets of a chunk are safe for some rows of the block: bool ``[rows, sets]``.
+Decision = Callable[[Sequence[int], Chunk], Tensor]
+
+RANKINGS = ("by_score", "by_margin")  # what is accumulated, one after the other
+
+
+class GridSearch:
+    """A level for a block of images that stand at the same position of it, see ``findings.LevelSearch``.
+
+    Rows leave when they are dropped; those that are still there when all sets were scanned are decided, then looked at
+    for closer witnesses.
+    """
+
+    light = True
+    handed: frozenset[int] = frozenset()
+
+    def __init__(
+        self,
+        scanner: Scanner,
+        level: Level,
+        batcher: Batcher,
+        images: Tensor,
+        specification: Specification,
+        progress: Sequence[GridProgress],
+        *,
+        width: int,
+        decide: Decision | None = None,
+        proves: bool = True,
+    ) -> None:
+        """Begin, or go on.
+
+        Args:
+            scanner: How sets are scanned.
+            level: The search space.
+            batcher: The network and its batch size.
+            images: float32 ``[images, values]``.
+            specification: What must hold of each image.
+            progress: Where each image stands, at the same position; empty to begin.
+            width: Pairs of an image and a set for one step.
+            decide: Which sets are safe; default those whose grid points all are.
+            proves: Whether the level is decided; else only witnesses are looked for.
+        """
+        self.scanner, self.level, self.batcher = scanner, level, batcher
+        self.images, self.specification = images, specification
+        self.width, self.decide, self.proves = width, decide, proves
+        kept = min(level.sets, level.domain.groups)
+        device = images.device
+        self.open, self.over = list(range(len(images))), list[int]()
+        self.state = join(progress, device) if progress else begin(level.t, len(images), kept, device)
+        self.scan: Scan | None = None
+        self.decided = False
+        self.left = list(RANKINGS)
+
+    def rows(self) -> list[int]:
+        """Rows with work left, in order."""
+        return list(self.open)
+
+    def step(self) -> Findings:
+        """Scan some sets; or tell which rows are safe; or accumulate one ranking."""
+        if not self.open:
+            return Findings()
+        if self.state.position < self.level.sets:
+            return self._scan_some()
+        if self.proves and not self.decided:
+            self.decided = True
+            return Findings(decided=dict(zip(self.open, self.state.safe.tolist(), strict=True)))
+        found = self._accumulate(getattr(self.state, self.left.pop(0)))
+        if not self.left:
+            self.over, self.open = self.open, []
+        return found
+
+    def drop(self, rows: Sequence[int]) -> None:
+        """Leave some rows: nothing more can be gained for them."""
+        gone = set(rows)
+        stay = [place for place, row in enumerate(self.open) if row not in gone]
+        if len(stay) < len(self.open):
+            self.state, self.open, self.scan = split(self.state, stay), [self.open[place] for place in stay], None
+
+    def share(self, row: int) -> float:  # noqa: ARG002  # all rows stand at the same position
+        """How much of the level is done."""
+        return min(1.0, self.state.position / self.level.sets)
+
+    def progress(self, row: int) -> GridProgress:
+        """Where a row stands; one past the end when all is done, so that a resumed run need not look again."""
+        if row in self.over:
+            return replace(split(self.state, [self.over.index(row)]), position=self.level.sets + 1)
+        return split(self.state, [self.open.index(row)])
+
+    def _scan_some(self) -> Findings:
+        rows, level = self.open, self.level
+        if self.scan is None:
+            images, specification = self.images[rows], self.specification.pick(rows)
+            self.scan = self.scanner.prepare(images, specification, decide=self.proves)
+        stop = min(self.state.position + max(1, self.width // len(rows)), level.sets)
+        chunk = self.scan(self.state.position, stop)
+        self.state = advance(self.state, chunk, None if self.decide is None else self.decide(rows, chunk))
+        queries = len(chunk.sets) * level.points
+        return Findings(dict.fromkeys(rows, queries), self._violations(chunk))
+
+    def _violations(self, chunk: Chunk) -> list[tuple[int, Tensor]]:
+        """The worst point of each image, if it violates the specification."""
+        margin, column = chunk.margin.min(1)
+        found = []
+        for place in (margin < 0).nonzero()[:, 0].tolist():
+            worst = column[place]
+            groups, values = solutions(self.level, chunk.sets[worst], chunk.margin_point[place, worst])
+            changed = self.images[self.open[place]].clone()
+            changed[self.level.domain.members[groups].reshape(-1)] = values.reshape(-1)
+            found.append((self.open[place], changed))
+        return found
+
+    def _accumulate(self, ranking: Ranking) -> Findings:
+        rows = torch.tensor(self.open, device=self.images.device)
+        images, specification = self.images[rows], self.specification.pick(rows)
+        found, changed, each = accumulate(self.batcher, self.level, images, specification, ranking)
+        spent = torch.full_like(rows, each)
+        hits = found.nonzero()[:, 0]
+        better, queries = tighten(
+            self.batcher, self.level.domain, images[hits], specification.pick(hits), changed[hits]
+        )
+        spent.index_add_(0, hits, queries)
+        candidates = [(self.open[hit], better[place]) for place, hit in enumerate(hits.tolist())]
+        return Findings(dict(zip(self.open, spent.tolist(), strict=True)), candidates)
