@@ -17,6 +17,7 @@ from torch import nn
 import l0tre
 from l0tre.api.compare import compare_entrants, name_networks
 from l0tre.errors import ConfigError, StoreError
+from l0tre.evaluation.problem import Settings
 from l0tre.evaluation.results import Excluded, Guarantee, ImageBounds, Snapshot
 from l0tre.evaluation.standings import Comparison, Split, compare_snapshots
 from l0tre.store import read_snapshot
@@ -285,4 +286,4 @@ def test_what_cannot_be_compared_is_refused() -> None:
     with pytest.raises(ConfigError, match="name"):
         l0tre.compare({"a": networks["one"], "../b": networks["two"]}, images)
     with pytest.raises(ConfigError, match="at least two"):
-        compare_entrants([])
+        compare_entrants([], Settings())

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from l0tre.api.attack import attack, attack_details
+    from l0tre.api.check import CheckResult, check
     from l0tre.api.compare import Comparison, compare
     from l0tre.api.evaluate import anytime, evaluate, resume, resume_anytime
     from l0tre.api.load import load
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from l0tre.api.verify import Verdict, verify
     from l0tre.attacks.attacked import Attacked
     from l0tre.certify.checker.certificate import read_certificate
-    from l0tre.certify.checker.check import CheckResult, check
     from l0tre.data import Dataset, load_data
     from l0tre.domain import Domain, make_domain
     from l0tre.errors import L0treError
@@ -59,7 +59,7 @@ _HOMES = {
     "l0tre.api.attack": ("attack", "attack_details"),
     "l0tre.attacks.attacked": ("Attacked",),
     "l0tre.certify.checker.certificate": ("read_certificate",),
-    "l0tre.certify.checker.check": ("CheckResult", "check"),
+    "l0tre.api.check": ("CheckResult", "check"),
     "l0tre.api.compare": ("Comparison", "compare"),
     "l0tre.data": ("Dataset", "load_data"),
     "l0tre.domain": ("Domain", "make_domain"),

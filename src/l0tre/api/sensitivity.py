@@ -1,14 +1,11 @@
 """The paper's S(T0, t) and its solution tensor, for users."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from l0tre.api.inputs import load_inputs
-from l0tre.data import Dataset
+from l0tre.api.inputs import Images, Labels, load_inputs
 from l0tre.domain import Colours, Domain, GridKind, make_domain, make_grid
 from l0tre.errors import ConfigError
 from l0tre.exhaustive.grid_scan import make_level, solutions
@@ -50,8 +47,8 @@ class Sensitivity:
 @torch.inference_mode()
 def sensitivity(
     network: Source,
-    images: np.ndarray | Tensor | Dataset,
-    labels: np.ndarray | Tensor | Sequence[int] | None = None,
+    images: Images,
+    labels: Labels = None,
     *,
     t: int = 1,
     top: int | None = None,
@@ -59,24 +56,24 @@ def sensitivity(
     grid: GridKind = "uniform",
     colours: Colours = "grid",
     domain: Domain | None = None,
-    memory: int = 0,
+    memory_bytes: int = 0,
     device: str = "auto",
 ) -> Sensitivity:
     """Subspace sensitivities of every set of ``t`` groups.
 
     Args:
-        network: As for :func:`l0tre.anytime`.
-        images: As for :func:`l0tre.anytime`.
+        network: As for :func:`l0tre.evaluate`.
+        images: As for :func:`l0tre.evaluate`.
         labels: Whose score drops; default the network's decisions.
         t: Size of a set.
         top: Keep only so many sets of each image, the largest drops first. Default: all, in the order of the groups,
             for ``t = 1``; 100 for larger ``t``.
-        epsilon: As for :func:`l0tre.anytime`.
-        grid: As for :func:`l0tre.anytime`.
-        colours: As for :func:`l0tre.anytime`.
-        domain: As for :func:`l0tre.anytime`.
-        memory: As for :func:`l0tre.anytime`.
-        device: As for :func:`l0tre.anytime`.
+        epsilon: As for :func:`l0tre.evaluate`.
+        grid: As for :func:`l0tre.evaluate`.
+        colours: As for :func:`l0tre.evaluate`.
+        domain: As for :func:`l0tre.evaluate`.
+        memory_bytes: As for :func:`l0tre.evaluate`.
+        device: As for :func:`l0tre.evaluate`.
 
     Returns:
         The drops and the inputs that attain them.
@@ -88,7 +85,7 @@ def sensitivity(
     where.check(data.images, data.indices)
     values = make_grid(where, epsilon, grid, colours).to(net.device)
     level = make_level(where.to(net.device), values, t)
-    budget = memory or default_budget(net.device)
+    budget = memory_bytes or default_budget(net.device)
     batcher = Batcher(net, budget)
     scores = batcher.run(len(data.images), lambda a, b: data.images[a:b])
     wanted = scores.argmax(1) if data.labels is None else data.labels.to(net.device)

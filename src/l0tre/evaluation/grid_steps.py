@@ -55,7 +55,7 @@ def sample_all(ledger: Ledger) -> Iterator[None]:
         one = slice(image, image + 1)
         generator = torch.Generator().manual_seed(settings.seed + ledger.state.bounds[image].index)
         images, labels = ledger.problem.images[one], ledger.problem.labels[one]
-        changed, queries = sample(ledger.batcher, level, images, labels, settings.sample / 1000, generator)
+        changed, queries = sample(ledger.batcher, level, images, labels, settings.sample_ms / 1000, generator)
         if changed is not None:
             ledger.offer(image, changed)
         ledger.spend([image], time.monotonic() - began, queries)
@@ -76,7 +76,9 @@ class _Walk:
         self.level = make_level(problem.domain, problem.grid, t)
         engine = choose_engine(problem.network, problem.domain, problem.grid)
         self.scanner: Scanner
-        self.scanner, self.most, self.width = make_scanner(engine, self.level, ledger.batcher, problem.settings.memory)
+        self.scanner, self.most, self.width = make_scanner(
+            engine, self.level, ledger.batcher, problem.settings.memory_bytes
+        )
 
     def run(self, todo: Sequence[int]) -> Iterator[None]:
         for block in self.blocks(todo):

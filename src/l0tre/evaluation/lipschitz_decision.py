@@ -28,7 +28,7 @@ def lipschitz_decision(ledger: Ledger) -> Callable[[Level, Sequence[int], Chunk]
         groups' costs and what float32 can err in it; where that is too much, the margin is computed in float64.
     """
     problem = ledger.problem
-    memory = problem.settings.memory
+    memory = problem.settings.memory_bytes
     prover = make_prover(problem.network, problem.domain, ledger.batcher, memory)
     gaps = axis_gaps(problem.domain, problem.grid)
     costs: dict[tuple[int, int], tuple[Tensor, float]] = {}

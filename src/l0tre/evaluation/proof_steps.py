@@ -41,7 +41,7 @@ def prove(ledger: Ledger, on_proved: OnProved | None = None) -> Iterator[None]:
         After every recorded step.
     """
     problem = ledger.problem
-    prover = make_prover(problem.network, problem.domain, ledger.batcher, problem.settings.memory)
+    prover = make_prover(problem.network, problem.domain, ledger.batcher, problem.settings.memory_bytes)
     lessons: dict[int, Tensor] = {}
     clustered: set[int] = set()  # images whose cells are too large to bound
     for t in range(1, problem.settings.max_t + 1):
