@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -119,4 +119,4 @@ def evaluated(trial: Trial, network: Network, guarantee: GuaranteeWish, **option
 def try_grid(trial: Trial, grid: Grid) -> list[Complaint]:
     """The guarantees ``grid`` and ``lipschitz``, whose search may ask the source about close points."""
     options = {"epsilon": grid.epsilon, "grid": grid.grid, "colours": grid.colours}
-    return evaluated(trial, trial.network, trial.subject.guarantee, **options)
+    return evaluated(trial, trial.network, cast("GuaranteeWish", trial.subject.guarantee), **options)

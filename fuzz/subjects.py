@@ -12,7 +12,6 @@ from torch import Tensor
 from fuzz.ideas import IDEAS
 from fuzz.net import Draft, Net, Shape
 from fuzz.truth import Normalisation
-from l0tre.evaluation.problem import GuaranteeWish
 from l0tre.domain import Domain, make_domain
 from l0tre.layout import channel_axis
 
@@ -51,7 +50,7 @@ class Subject:
     seed: int
     ideas: tuple[str, ...]
     source: str
-    guarantee: GuaranteeWish
+    guarantee: str
     net: Net
     normalisation: Normalisation | None
     domain: Domain

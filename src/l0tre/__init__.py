@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from l0tre.data import Dataset, load_data
     from l0tre.domain import Domain, make_domain
     from l0tre.errors import L0treError
-    from l0tre.evaluation.results import ImageBounds, Snapshot, Witness
+    from l0tre.evaluation.results import ImageBounds, Result, Snapshot, Witness
     from l0tre.model.network import Network
 
 __version__ = "0.1.0"
@@ -33,6 +33,7 @@ __all__ = [
     "ImageBounds",
     "L0treError",
     "Network",
+    "Result",
     "Sensitivity",
     "Snapshot",
     "Verdict",
@@ -66,7 +67,7 @@ _HOMES = {
     "l0tre.errors": ("L0treError",),
     "l0tre.api.load": ("load",),
     "l0tre.model.network": ("Network",),
-    "l0tre.evaluation.results": ("ImageBounds", "Snapshot", "Witness"),
+    "l0tre.evaluation.results": ("ImageBounds", "Result", "Snapshot", "Witness"),
     "l0tre.api.sensitivity": ("Sensitivity", "sensitivity"),
     "l0tre.api.verify": ("Verdict", "verify"),
 }
