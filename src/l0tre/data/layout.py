@@ -62,7 +62,7 @@ def _channels_first(images: Tensor, target: tuple[int, int, int] | None = None) 
 
 def _without_network(images: Tensor, resize: bool, name: str) -> Tensor:
     if resize:
-        raise DataError(f"{name}: resizing needs the input shape of the network, give input_shape")
+        raise DataError(f"{name}: resizing needs the input shape of the network, give `input_shape`")
     return images if images.ndim == 2 else _channels_first(images)
 
 

@@ -142,7 +142,7 @@ class CellSearch:
                 self.front = before
                 if self.batch == 1:
                     raise ModelError(
-                        "the device has too little memory for a single node: give less `memory_bytes`, or "
+                        "the device has too little memory for a single node: give less `memory_bytes`, or use "
                         "`device='cpu'`"
                     ) from error
             torch.cuda.empty_cache()
