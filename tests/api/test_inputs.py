@@ -115,3 +115,14 @@ def test_a_certificate_is_checked_from_its_file(tmp_path: Path) -> None:
         l0tre.check(tmp_path / "missing.l0cert", network, IMAGE)
     with pytest.raises(CertificateError):
         l0tre.check(path, network, IMAGE, l0tre.make_domain((1, 4, 4), high=2.0))
+
+
+@pytest.mark.parametrize("seconds", [-1.0, float("nan")])
+def test_a_time_budget_that_is_none_is_refused_before_any_work(tmp_path: Path, seconds: float) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(ConfigError, match="`time_budget` is"):
+        l0tre.anytime(Margin().eval(), IMAGE[None], time_budget=seconds, out=out)
+    assert not out.exists()
+    l0tre.evaluate(Margin().eval(), IMAGE[None], max_t=1, out=out)
+    with pytest.raises(ConfigError, match="`time_budget` is"):
+        l0tre.resume_anytime(out, Margin().eval(), time_budget=seconds)

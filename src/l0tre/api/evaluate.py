@@ -9,7 +9,7 @@ from l0tre.api.inputs import Images, Labels, load_inputs
 from l0tre.api.load import load
 from l0tre.defaults import ATTACK_QUERIES
 from l0tre.domain import Colours, Domain, GridKind
-from l0tre.errors import StoreError
+from l0tre.errors import ConfigError, StoreError
 from l0tre.evaluation.driver import drive
 from l0tre.evaluation.exports import write_exports
 from l0tre.evaluation.problem import GuaranteeWish, Settings, make_problem, start
@@ -163,6 +163,7 @@ def begin(
     extra_config: Mapping[str, Any] | None = None,
 ) -> Iterator[Snapshot]:
     """As :func:`anytime`, with how to search gathered in ``settings``."""
+    _check_budget(time_budget)
     net, data = load_inputs(network, images, labels, device)
     problem = make_problem(
         net,
@@ -232,6 +233,7 @@ def resume_anytime(
     Yields:
         A snapshot after every step.
     """
+    _check_budget(time_budget)
     folder = Path(folder)
     config, inputs = read_config(folder), read_inputs(folder)
     model = config["model"]
@@ -261,6 +263,12 @@ def resume_anytime(
         run.close()
         raise StoreError(f"{folder} holds other images than the network classifies correctly now: start a new run")
     return _recorded(drive(problem, state, recorder=run, time_budget=time_budget, stop=stop), run, inputs)
+
+
+def _check_budget(seconds: float | None) -> None:
+    """Refuse a time that is none before any work, and before a folder is made for it."""
+    if seconds is not None and not seconds >= 0:
+        raise ConfigError(f"`time_budget` is {seconds} seconds: give 0 or more")
 
 
 def _last(snapshots: Iterator[Snapshot]) -> Snapshot:

@@ -18,7 +18,7 @@ from l0tre.model.load import Source
 __all__ = ["Sensitivity", "sensitivity"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)  # tensors have no single truth value to compare by
 class Sensitivity:
     """How far the label's score can drop when sets of ``t`` groups change; everything on the CPU.
 
@@ -35,6 +35,10 @@ class Sensitivity:
     positions: Tensor
     values: Tensor
     unit: str
+
+    def __repr__(self) -> str:
+        images, sets, t = self.groups.shape
+        return f"Sensitivity({images} images, {sets} sets of {t} {self.unit}{'' if t == 1 else 's'})"
 
     def solution(self, images: Tensor, image: int) -> Tensor:
         """The paper's solution tensor for one image: the worst input of each set, ``[sets, *shape]``."""
