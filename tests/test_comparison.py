@@ -240,7 +240,7 @@ def test_stopped_comparisons_go_on_and_finished_networks_are_not_repeated(tmp_pa
     part = l0tre.compare(networks, images, out=out, stop=stop, **options)
     assert part.missing == ("two",)
     assert [standing.finished for standing in part.standings] == [False]
-    with pytest.raises(StoreError, match="--resume"):
+    with pytest.raises(StoreError, match="`resume=True`"):
         l0tre.compare(networks, images, out=out, **options)
     assert essence(l0tre.compare(networks, images, out=out, resume=True, **options)) == essence(whole)
     before = (out / "one" / "run.db").read_bytes()

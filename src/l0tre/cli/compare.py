@@ -69,7 +69,8 @@ def compare(
         return follow(snapshots, console, quiet=output.silent)
 
     with stop_on_signal() as stop:
-        settings = make_settings(search, 0 if choices.memory is None else parse_size(choices.memory), max_t)
+        memory = 0 if choices.memory is None else parse_size(choices.memory)
+        settings = make_settings(search, memory, max_t, seed=selection.seed)
         comparison = compare_entrants(
             [enter(name, model) for name, model in zip(name_networks(models), models, strict=True)],
             settings,
