@@ -78,7 +78,7 @@ def _verify(
     network: l0tre.Network, image: Dataset, radius: int, limit: float, memory: int
 ) -> tuple[l0tre.Verdict, float]:
     began = time.perf_counter()
-    verdict = l0tre.verify(network, image, radius=radius, time_budget=limit, memory=memory, guarantee="certified")
+    verdict = l0tre.verify(network, image, radius=radius, time_budget=limit, memory_bytes=memory, guarantee="certified")
     return verdict, time.perf_counter() - began
 
 

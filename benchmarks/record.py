@@ -70,13 +70,15 @@ def _runs() -> dict[str, Run]:
     rows = torch.rand(4, 36)
 
     def run(network: Any, data: Dataset | Tensor, **options: Any) -> Run:
-        return lambda: l0tre.evaluate(network, data, device="cpu", memory=2**30, **options)
+        return lambda: l0tre.evaluate(network, data, device="cpu", memory_bytes=2**30, **options)
 
     every = slice(0, 5000, 700)
     some, whole = (select(data, indices=list(range(5000))[every]) for data in (digits, large))
     return {
         "sdnn certified t=2": run("sdnn", some, max_t=2, guarantee="certified"),
-        "sdnn certified, no attack": run("sdnn", select(some, limit=3), max_t=1, guarantee="certified", attack=0),
+        "sdnn certified, no attack": run(
+            "sdnn", select(some, limit=3), max_t=1, guarantee="certified", attack_queries=0
+        ),
         "sdnn grid t=2": run("sdnn", some, max_t=2, guarantee="grid"),
         "sdnn grid t=3": run("sdnn", select(some, limit=1), max_t=3, epsilon=0.5, guarantee="grid"),
         "sdnn lipschitz t=1": run("sdnn", some, max_t=1, guarantee="lipschitz", epsilon=0.01),
@@ -99,7 +101,7 @@ def _public(text: str) -> tuple[str, Run]:
     mean, std = ([float(value)] for value in normal) if normal else (None, None)
     network = l0tre.load(file, mean=mean, std=std, device="cpu")
     data = select(l0tre.load_data(source, input_shape=network.input_shape), limit=3)
-    return name, lambda: l0tre.evaluate(network, data, max_t=int(t), guarantee="certified", memory=2**30)
+    return name, lambda: l0tre.evaluate(network, data, max_t=int(t), guarantee="certified", memory_bytes=2**30)
 
 
 if __name__ == "__main__":

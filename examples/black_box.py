@@ -30,7 +30,7 @@ def main() -> l0tre.Snapshot:
 
     network = l0tre.load(scores, input_shape=(8, 8))
     result = l0tre.evaluate(network, images[:20], labels[:20], max_t=2, epsilon=0.5)
-    for bounds in result.images:
+    for bounds in result:
         print(f"digit {bounds.index} (a {bounds.label}): lower {bounds.lower}, upper {bounds.upper} pixels")
     for left_out in result.excluded:
         print(f"digit {left_out.index} left out: {left_out.reason}")

@@ -36,12 +36,12 @@ def main() -> l0tre.Snapshot:
     images, labels = digits.images[:HELD_BACK], digits.labels[:HELD_BACK]
     result = l0tre.evaluate(network, images, labels, max_t=2, epsilon=0.25)
 
-    print(f"{len(result.images)} digits, {len(result.excluded)} left out because they are misclassified")
-    for bounds in result.images:
+    print(f"{len(result)} digits, {len(result.excluded)} left out because they are misclassified")
+    for bounds in result:
         print(f"digit {bounds.index} (a {bounds.label}): safe up to {bounds.lower}, changed by {bounds.upper} pixels")
     print(f"mean: lower {result.lower:.2f}, upper {result.upper:.2f}; {result.converged} converged")
 
-    closest = min(result.images, key=lambda bounds: bounds.upper)
+    closest = min(result, key=lambda bounds: bounds.upper)
     if closest.witness is not None:
         print(f"\ndigit {closest.index} becomes a {closest.witness.label} when pixels {closest.witness.groups} change:")
         changed = closest.witness.apply(images[closest.index])

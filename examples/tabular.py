@@ -39,10 +39,10 @@ def main() -> l0tre.Snapshot:
     data = select(from_arrays(rows, labels), indices=range(0, len(rows), 12))
     result = l0tre.evaluate(network, data, domain=domain, max_t=3, colours="corners")
 
-    for bounds in result.images:
+    for bounds in result:
         columns = [names[group] for group in bounds.witness.groups] if bounds.witness else ["nothing found"]
         print(f"row {bounds.index}: {bounds.lower} safe, {bounds.upper} change it: {', '.join(columns)}")
-    print(f"mean over {len(result.images)} rows: lower {result.lower:.2f}, upper {result.upper:.2f} of 12 columns")
+    print(f"mean over {len(result)} rows: lower {result.lower:.2f}, upper {result.upper:.2f} of 12 columns")
     return result
 
 

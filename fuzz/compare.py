@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ import l0tre
 from fuzz.calibrate import Flip, Grid, Target
 from fuzz.subjects import Subject
 from fuzz.tally import Tally
+from l0tre.evaluation.problem import GuaranteeWish
 from l0tre.model.network import Network, margins
 
 __all__ = ["MEMORY", "SECONDS", "Complaint", "Trial", "confirmed", "evaluated", "muted", "try_grid", "words"]
@@ -96,7 +97,7 @@ def confirmed(network: Network, module: Callable[[Tensor], Tensor], target: Targ
     return replace(target, flips=tuple(flips))
 
 
-def evaluated(trial: Trial, network: Network, guarantee: str, **options: Any) -> list[Complaint]:
+def evaluated(trial: Trial, network: Network, guarantee: GuaranteeWish, **options: Any) -> list[Complaint]:
     """Complaints about the lower bound of a whole run."""
     subject = trial.subject
     snapshot = l0tre.evaluate(
@@ -106,8 +107,8 @@ def evaluated(trial: Trial, network: Network, guarantee: str, **options: Any) ->
         domain=subject.domain,
         max_t=trial.most,
         guarantee=guarantee,
-        attack=0,
-        memory=MEMORY,
+        attack_queries=0,
+        memory_bytes=MEMORY,
         time_budget=SECONDS,
         **options,
     )
@@ -118,4 +119,4 @@ def evaluated(trial: Trial, network: Network, guarantee: str, **options: Any) ->
 def try_grid(trial: Trial, grid: Grid) -> list[Complaint]:
     """The guarantees ``grid`` and ``lipschitz``, whose search may ask the source about close points."""
     options = {"epsilon": grid.epsilon, "grid": grid.grid, "colours": grid.colours}
-    return evaluated(trial, trial.network, trial.subject.guarantee, **options)
+    return evaluated(trial, trial.network, cast("GuaranteeWish", trial.subject.guarantee), **options)

@@ -63,7 +63,7 @@ def _image(trial: Trial) -> tuple[Tensor, Specification]:
 def _route(trial: Trial) -> tuple[int, list[Nodes]]:
     """The lower bound of a run, and every node that it proved on the way."""
     subject = trial.subject
-    settings = Settings(max_t=trial.most, guarantee="certified", attack=0, memory=MEMORY)
+    settings = Settings(max_t=trial.most, guarantee="certified", attack_queries=0, memory_bytes=MEMORY)
     labels = torch.tensor([trial.target.label])
     problem = make_problem(trial.network, subject.image[None], labels, domain=subject.domain, settings=settings)
     found: list[Nodes] = []
@@ -182,7 +182,7 @@ def _certificate(trial: Trial, radius: int) -> list[Complaint]:
         domain=subject.domain,
         certificate=path,
         time_budget=SECONDS,
-        memory=MEMORY,
+        memory_bytes=MEMORY,
         guarantee="certified",
     )
     if verdict.answer != "safe":

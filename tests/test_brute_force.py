@@ -34,7 +34,12 @@ def test_bounds_equal_brute_force(kind: str, seed: int, max_t: int, rows: int) -
     exact = brute_force(module, image, label, domain, axes)
     assume(exact.closest_tie() > 1e-4)
     result = l0tre.evaluate(
-        plain_network(module, shape), image[None], [label], max_t=max_t, epsilon=axes[1], memory=rows * SAMPLE_BYTES
+        plain_network(module, shape),
+        image[None],
+        [label],
+        max_t=max_t,
+        epsilon=axes[1],
+        memory_bytes=rows * SAMPLE_BYTES,
     )[0]
     distance = exact.distance()
     if distance <= max_t:

@@ -17,6 +17,7 @@ from torch import nn
 import l0tre
 from l0tre.api.compare import compare_entrants, name_networks
 from l0tre.errors import ConfigError, StoreError
+from l0tre.evaluation.problem import Settings
 from l0tre.evaluation.results import Excluded, Guarantee, ImageBounds, Snapshot
 from l0tre.evaluation.standings import Comparison, Split, compare_snapshots
 from l0tre.store import read_snapshot
@@ -239,7 +240,7 @@ def test_stopped_comparisons_go_on_and_finished_networks_are_not_repeated(tmp_pa
     part = l0tre.compare(networks, images, out=out, stop=stop, **options)
     assert part.missing == ("two",)
     assert [standing.finished for standing in part.standings] == [False]
-    with pytest.raises(StoreError, match="--resume"):
+    with pytest.raises(StoreError, match="`resume=True`"):
         l0tre.compare(networks, images, out=out, **options)
     assert essence(l0tre.compare(networks, images, out=out, resume=True, **options)) == essence(whole)
     before = (out / "one" / "run.db").read_bytes()
@@ -285,4 +286,4 @@ def test_what_cannot_be_compared_is_refused() -> None:
     with pytest.raises(ConfigError, match="name"):
         l0tre.compare({"a": networks["one"], "../b": networks["two"]}, images)
     with pytest.raises(ConfigError, match="at least two"):
-        compare_entrants([])
+        compare_entrants([], Settings())

@@ -108,7 +108,7 @@ def test_bad_domains_are_refused(options: dict[str, object], word: str) -> None:
 
 def test_too_many_points_are_refused_with_a_way_out() -> None:
     domain = make_domain((40,), groups=np.zeros(40, int))
-    with pytest.raises(ConfigError, match="--colours corners"):
+    with pytest.raises(ConfigError, match="`colours='corners'`"):
         make_grid(domain, 0.25)
     with pytest.raises(ConfigError, match="spacing above 0"):
         make_grid(domain, float("nan"))

@@ -66,7 +66,7 @@ def first_two(x: torch.Tensor) -> torch.Tensor:
         (torch.rand(2, 3), None, {"epsilon": math.nan}, ConfigError),
         (torch.rand(2, 3), None, {"grid": "round"}, ConfigError),
         (torch.rand(2, 3), None, {"colours": "pink"}, ConfigError),
-        (torch.rand(2, 3), None, {"memory": -1}, ConfigError),
+        (torch.rand(2, 3), None, {"memory_bytes": -1}, ConfigError),
     ],
 )
 def test_everything_is_refused_before_the_first_step(

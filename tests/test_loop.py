@@ -26,7 +26,7 @@ def test_bounds_are_monotone_and_never_cross(kind: str) -> None:
         images = torch.rand(4, *shape)
         lower, upper, seconds = [0] * 4, [999] * 4, 0.0
         for snapshot in l0tre.anytime(
-            plain_network(module, shape), images, max_t=3, epsilon=1.0, memory=20 * SAMPLE_BYTES
+            plain_network(module, shape), images, max_t=3, epsilon=1.0, memory_bytes=20 * SAMPLE_BYTES
         ):
             for row, image in enumerate(snapshot.images):
                 assert lower[row] <= image.lower < image.upper <= upper[row]
@@ -43,7 +43,7 @@ def test_a_set_gives_the_same_bounds_as_each_image_alone(rows: int) -> None:
     module, shape = tiny_module("conv1", 3)
     network = plain_network(module, shape)
     images = torch.rand(9, *shape)
-    together = l0tre.evaluate(network, images, max_t=3, memory=rows * SAMPLE_BYTES)
+    together = l0tre.evaluate(network, images, max_t=3, memory_bytes=rows * SAMPLE_BYTES)
     for index in range(9):
         alone = l0tre.evaluate(network, images[index : index + 1], max_t=3)
         assert (together[index].lower, together[index].upper) == (alone[0].lower, alone[0].upper)
@@ -82,7 +82,7 @@ def test_a_tie_at_one_level_is_not_forgotten_at_a_safe_higher_one() -> None:
 def test_a_tie_in_an_early_step_is_not_forgotten_in_a_later_one() -> None:
     weight = [[0.0] * 200, [1.0] + [0.0] * 199]
     network = _linear(weight, [1.0, 0.0])
-    steps = list(l0tre.anytime(network, torch.zeros(1, 200), [0], max_t=1, memory=SAMPLE_BYTES))
+    steps = list(l0tre.anytime(network, torch.zeros(1, 200), [0], max_t=1, memory_bytes=SAMPLE_BYTES))
     assert len(steps) > 3
     assert (steps[-1][0].lower, steps[-1][0].blocked) == (0, 1)
 
@@ -158,7 +158,7 @@ def test_the_time_budget_and_the_caller_end_the_search_early() -> None:
     for parameter in module.parameters():
         parameter.data *= 0.2
     network, images = plain_network(module, shape), torch.rand(3, *shape)
-    options: dict[str, Any] = {"max_t": 4, "memory": 8 * SAMPLE_BYTES}
+    options: dict[str, Any] = {"max_t": 4, "memory_bytes": 8 * SAMPLE_BYTES}
     assert not l0tre.evaluate(network, images, time_budget=0.0, **options).finished
     asked: list[int] = []
 
@@ -186,7 +186,7 @@ def test_verify_answers() -> None:
     assert unsafe.answer == "unsafe"
     assert unsafe.witness is not None
     assert unsafe.witness.distance == 3
-    unknown = l0tre.verify(network, image, 0, radius=2, time_budget=0.0, memory=SAMPLE_BYTES)
+    unknown = l0tre.verify(network, image, 0, radius=2, time_budget=0.0, memory_bytes=SAMPLE_BYTES)
     assert unknown.answer == "unknown"
     assert "the time is over at level" in unknown.reason
     assert unknown.timed_out
@@ -199,16 +199,16 @@ def test_verify_answers() -> None:
 @pytest.mark.parametrize(
     ("options", "word"),
     [
-        ({"max_t": 0}, "max_t is 0"),
+        ({"max_t": 0}, "`max_t` is 0"),
         ({"max_t": 9}, "only 2 features may change"),
-        ({"epsilon": 0.0}, "epsilon is 0"),
-        ({"epsilon": float("nan")}, "epsilon is nan"),
+        ({"epsilon": 0.0}, "`epsilon` is 0"),
+        ({"epsilon": float("nan")}, "`epsilon` is nan"),
         ({"grid": "fine"}, "uniform or paper"),
         ({"colours": "some"}, "grid or corners"),
-        ({"memory": -1}, "memory is -1"),
+        ({"memory_bytes": -1}, "`memory_bytes` is -1"),
     ],
 )
-def test_bad_settings_are_refused(options: dict[str, object], word: str) -> None:
+def test_bad_settings_are_refused(options: dict[str, Any], word: str) -> None:
     with pytest.raises(ConfigError, match=word):
         l0tre.evaluate(_linear([[0.0, 0.0], [1.0, 0.0]], [1.0, 0.0]), torch.zeros(1, 2), [0], **options)
 

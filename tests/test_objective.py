@@ -32,7 +32,7 @@ def small_network(seed: int, *, maps: bool) -> l0tre.Network:
 def evaluate(
     network: l0tre.Network, image: Tensor, objective: Objective, guarantee: GuaranteeWish, max_t: int = 2
 ) -> ImageBounds:
-    settings = Settings(max_t=max_t, guarantee=guarantee, memory=2**28, epsilon=0.25, attack=50)
+    settings = Settings(max_t=max_t, guarantee=guarantee, memory_bytes=2**28, epsilon=0.25, attack_queries=50)
     problem = make_problem(network, image[None], None, settings=settings, objective=objective)
     *_, last = drive(problem, start(problem))
     return last.images[0]
@@ -136,7 +136,7 @@ def test_a_neuron_that_nothing_moves_is_proved() -> None:
     network = small_network(0, maps=True)
     image = torch.full((1, 3, 3), 0.5)
     for guarantee in ("certified", "grid"):
-        bounds = evaluate(network, image, NeuronValue(1, 0, 1e3, "below"), guarantee)  # type: ignore[arg-type]
+        bounds = evaluate(network, image, NeuronValue(1, 0, 1e3, "below"), guarantee)
         assert bounds.lower == 2
 
 

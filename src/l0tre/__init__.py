@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from l0tre.api.attack import attack, attack_details
+    from l0tre.api.check import CheckResult, check
     from l0tre.api.compare import Comparison, compare
     from l0tre.api.evaluate import anytime, evaluate, resume, resume_anytime
     from l0tre.api.load import load
@@ -15,11 +16,10 @@ if TYPE_CHECKING:
     from l0tre.api.verify import Verdict, verify
     from l0tre.attacks.attacked import Attacked
     from l0tre.certify.checker.certificate import read_certificate
-    from l0tre.certify.checker.check import CheckResult, check
     from l0tre.data import Dataset, load_data
     from l0tre.domain import Domain, make_domain
     from l0tre.errors import L0treError
-    from l0tre.evaluation.results import ImageBounds, Snapshot, Witness
+    from l0tre.evaluation.results import ImageBounds, Result, Snapshot, Witness
     from l0tre.model.network import Network
 
 __version__ = "0.1.0"
@@ -33,6 +33,7 @@ __all__ = [
     "ImageBounds",
     "L0treError",
     "Network",
+    "Result",
     "Sensitivity",
     "Snapshot",
     "Verdict",
@@ -59,14 +60,14 @@ _HOMES = {
     "l0tre.api.attack": ("attack", "attack_details"),
     "l0tre.attacks.attacked": ("Attacked",),
     "l0tre.certify.checker.certificate": ("read_certificate",),
-    "l0tre.certify.checker.check": ("CheckResult", "check"),
+    "l0tre.api.check": ("CheckResult", "check"),
     "l0tre.api.compare": ("Comparison", "compare"),
     "l0tre.data": ("Dataset", "load_data"),
     "l0tre.domain": ("Domain", "make_domain"),
     "l0tre.errors": ("L0treError",),
     "l0tre.api.load": ("load",),
     "l0tre.model.network": ("Network",),
-    "l0tre.evaluation.results": ("ImageBounds", "Snapshot", "Witness"),
+    "l0tre.evaluation.results": ("ImageBounds", "Result", "Snapshot", "Witness"),
     "l0tre.api.sensitivity": ("Sensitivity", "sensitivity"),
     "l0tre.api.verify": ("Verdict", "verify"),
 }

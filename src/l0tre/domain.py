@@ -78,8 +78,8 @@ class Domain:
             row, position = (int(i) for i in bad.nonzero()[0])
             raise DataError(
                 f"image {indices[row]} has the value {flat[row, position]:.6g} at position {position}, outside the "
-                f"domain [{self.low[position]:.6g}, {self.high[position]:.6g}]: scale the data (--scale) or widen the "
-                "domain (--low, --high); normalisation belongs to the model (--mean, --std)"
+                f"domain [{self.low[position]:.6g}, {self.high[position]:.6g}]: scale the data (`scale`) or widen the "
+                "domain (`low`, `high`); normalisation belongs to the model (`mean`, `std`)"
             )
 
 
@@ -184,7 +184,7 @@ def make_grid(domain: Domain, epsilon: float, kind: GridKind = "uniform", colour
         ends = list(zip(row[:size], row[width : width + size], strict=True))
         count = math.prod(2 if colours == "corners" else _axis_count(*e, epsilon, kind) for e in ends)
         if count > MAX_POINTS:
-            hint = "a larger epsilon" if colours == "corners" else "--colours corners, a larger epsilon"
+            hint = "a larger epsilon" if colours == "corners" else "`colours='corners'`, a larger epsilon"
             raise ConfigError(
                 f"a {domain.unit} of {size} values has {count} grid points (limit {MAX_POINTS}): "
                 f"use {hint} or smaller groups"

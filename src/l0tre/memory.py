@@ -87,7 +87,7 @@ class Batcher:
                 parts.append(self.network.scores(x) if peaks is None else self.network.watched_scores(x, peaks))
             except torch.OutOfMemoryError as error:
                 if self.rows == 1:
-                    raise ModelError("the device has too little memory for a single input: use --device cpu") from error
+                    raise ModelError("the device has too little memory for one input: use `device='cpu'`") from error
                 torch.cuda.empty_cache()
                 self.rows //= 2
                 continue

@@ -9,6 +9,7 @@ import l0tre
 from l0tre.api.attack import attack_details
 from l0tre.attacks.auto import METHODS
 from l0tre.attacks.meter import has_gradients
+from l0tre.defaults import Method
 from l0tre.domain import make_domain
 from l0tre.errors import ConfigError
 from tests.attacks.cases import check_result, make_linear
@@ -51,20 +52,20 @@ def test_without_gradients_auto_works_and_says_what_it_left_out(function: object
 
 
 @pytest.mark.parametrize("method", GRADIENTS)
-def test_a_method_that_needs_gradients_is_refused(method: str) -> None:
+def test_a_method_that_needs_gradients_is_refused(method: Method) -> None:
     with pytest.raises(ConfigError, match=f"{method} needs gradients.*use auto, greedy, search or exact"):
         attack_details(with_numpy, CASE.images, CASE.labels, method=method)
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name not in GRADIENTS])
-def test_a_method_that_needs_none_runs_alone(method: str) -> None:
+def test_a_method_that_needs_none_runs_alone(method: Method) -> None:
     result = attack_details(with_numpy, CASE.images, CASE.labels, method=method, budget=500)
     check_result(CASE.module, CASE.images, result, make_domain(SHAPE))
     assert result.notes == ()
 
 
 @pytest.mark.parametrize("method", ["auto", "local"])
-def test_gradients_of_a_torch_function_are_used(method: str) -> None:
+def test_gradients_of_a_torch_function_are_used(method: Method) -> None:
     result = attack_details(with_torch, CASE.images, CASE.labels, method=method, budget=1000)
     check_result(CASE.module, CASE.images, result, make_domain(SHAPE))
     assert bool((result.backwards > 0).all())

@@ -11,6 +11,7 @@ from l0tre.adapters.counting import Counting
 from l0tre.api.attack import attack_details
 from l0tre.attacks.attacked import Attacked
 from l0tre.attacks.auto import METHODS
+from l0tre.defaults import Method
 from l0tre.domain import make_domain
 from tests.attacks.cases import Linear, check_result, make_linear, with_forward
 from tests.tools import plain_network
@@ -44,7 +45,7 @@ def counted(module: nn.Module, images: Tensor, **options: object) -> tuple[Attac
 
 @pytest.mark.parametrize("budget", [200, 1000])
 @pytest.mark.parametrize("method", ["auto", *METHODS])
-def test_every_pass_is_counted_and_the_budget_is_kept(method: str, budget: int) -> None:
+def test_every_pass_is_counted_and_the_budget_is_kept(method: Method, budget: int) -> None:
     images = make_images()
     result, counting = counted(make_module(), images, method=method, budget=budget)
     # Beside the attack: one pass each way to see whether there are gradients, and the decision for each image.
@@ -68,7 +69,7 @@ def test_more_budget_is_used_where_the_distance_is_not_known() -> None:
 
 @pytest.mark.parametrize("budget", [1, 2, 3, 7])
 @pytest.mark.parametrize("method", ["auto", *METHODS])
-def test_tiny_budgets_end_with_a_valid_result(method: str, budget: int) -> None:
+def test_tiny_budgets_end_with_a_valid_result(method: Method, budget: int) -> None:
     counted(make_module(), make_images(), method=method, budget=budget)
 
 
@@ -86,7 +87,7 @@ def stop_after(calls: int) -> Callable[[], bool]:
 
 @pytest.mark.parametrize("calls", [1, 3, 10])
 @pytest.mark.parametrize("method", ["auto", *METHODS])
-def test_stopping_ends_early_with_a_valid_result(method: str, calls: int) -> None:
+def test_stopping_ends_early_with_a_valid_result(method: Method, calls: int) -> None:
     result, _ = counted(make_module(), make_images(), method=method, budget=400, stop=stop_after(calls))
     whole, _ = counted(make_module(), make_images(), method=method, budget=400)
     assert bool((result.forwards <= whole.forwards).all())
@@ -126,7 +127,7 @@ def test_finished_images_cost_nothing_while_others_go_on() -> None:
 
 
 @pytest.mark.parametrize("method", ["auto", "local", "search"])
-def test_the_same_seed_gives_the_same_result(method: str) -> None:
+def test_the_same_seed_gives_the_same_result(method: Method) -> None:
     images = make_images()
     first, again = (counted(make_module(), images, budget=600, method=method, seed=3)[0] for _ in range(2))
     assert torch.equal(first.adversarial, again.adversarial)
@@ -140,7 +141,7 @@ def test_another_seed_is_another_search() -> None:
 
 
 @pytest.mark.parametrize("method", ["auto", *METHODS])
-def test_little_memory_means_blocks_of_images_and_equally_valid_results(method: str) -> None:
+def test_little_memory_means_blocks_of_images_and_equally_valid_results(method: Method) -> None:
     case = make_linear(4, (1, 4, 4), 3, count=5)
     asked: list[int] = []
     counting = Counting(case.module, torch.device("cpu"), lambda _: None)
@@ -150,7 +151,7 @@ def test_little_memory_means_blocks_of_images_and_equally_valid_results(method: 
         return counting(x)  # type: ignore[no-any-return]
 
     network = with_forward(case.network, scores)  # type: ignore[arg-type]
-    result = attack_details(network, case.images, case.labels, method=method, memory=2**13, budget=400)
+    result = attack_details(network, case.images, case.labels, method=method, memory_bytes=2**13, budget=400)
     check_result(case.module, case.images, result, case.domain)
     assert max(asked) <= 2**13 // case.network.sample_bytes
     assert counting.forwards == int(result.forwards.sum()) + 1 + len(case.images)

@@ -6,6 +6,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from l0tre.api.attack import attack_details
+from l0tre.defaults import Method
 from l0tre.domain import make_domain
 from tests.attacks.cases import GROUPS, RANGES, SHAPES, Linear, Undecided, check_result, make_linear
 
@@ -36,7 +37,7 @@ def below(wanted: list[int]) -> list[int]:
 @pytest.mark.parametrize("method", ["auto", "local"])
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(case=linear_models)
-def test_the_exact_distance_is_found(method: str, case: Linear) -> None:
+def test_the_exact_distance_is_found(method: Method, case: Linear) -> None:
     wanted = distances(case)
     options = {"domain": case.domain, "method": method, "lower": below(wanted), "budget": 800}
     result = attack_details(case.network, case.images, case.labels, **options)  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from l0tre.api.attack import attack_details
+from l0tre.defaults import Method
 from l0tre.domain import make_domain
 from tests.attacks.cases import Conjunction, Gate, check_result
 from tests.certify.oracle import exact_distance
@@ -27,7 +28,7 @@ def test_planted_pixels_are_found(positions: list[int], ends: list[float], visib
 
 
 @pytest.mark.parametrize("method", ["auto", "exact", "greedy", "search"])
-def test_a_single_that_no_slope_shows_is_found_without_gradients(method: str) -> None:
+def test_a_single_that_no_slope_shows_is_found_without_gradients(method: Method) -> None:
     module = Conjunction([17], [0.0], visible=False)
     network, images = plain_network(module, SHAPE, sample_bytes=2**10), torch.full((1, *SHAPE), 0.5)
     result = attack_details(network, images, method=method)
@@ -36,7 +37,7 @@ def test_a_single_that_no_slope_shows_is_found_without_gradients(method: str) ->
 
 
 @pytest.mark.parametrize("method", ["auto", "exact", "greedy"])
-def test_a_single_that_works_only_alone_is_found_by_trying_them_all(method: str) -> None:
+def test_a_single_that_works_only_alone_is_found_by_trying_them_all(method: Method) -> None:
     module = Gate(13, 0.5)
     network, images = plain_network(module, SHAPE, sample_bytes=2**10), torch.full((1, *SHAPE), 0.5)
     result = attack_details(network, images, method=method)
@@ -45,7 +46,7 @@ def test_a_single_that_works_only_alone_is_found_by_trying_them_all(method: str)
 
 
 @pytest.mark.parametrize("method", ["saliency", "local", "values"])
-def test_gradients_alone_find_nothing_where_they_are_zero(method: str) -> None:
+def test_gradients_alone_find_nothing_where_they_are_zero(method: Method) -> None:
     module = Conjunction([17], [0.0], visible=False)
     images = torch.full((1, *SHAPE), 0.5)
     result = attack_details(plain_network(module, SHAPE, sample_bytes=2**10), images, method=method, budget=400)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 import l0tre
 from l0tre.api.attack import attack, attack_details
 from l0tre.attacks.auto import METHODS
+from l0tre.defaults import Method
 from l0tre.domain import make_domain
 from l0tre.errors import ConfigError, DataError, ModelError
 from l0tre.model.network import margins
@@ -35,7 +36,7 @@ def case() -> Linear:
 
 
 @pytest.mark.parametrize("method", ["auto", *METHODS])
-def test_every_method_keeps_the_promises(method: str) -> None:
+def test_every_method_keeps_the_promises(method: Method) -> None:
     module, _ = tiny_module("conv1", 1)
     images = torch.rand(5, 1, 2, 3, generator=torch.Generator().manual_seed(1))
     network = plain_network(module, (1, 2, 3), sample_bytes=2**10)
@@ -102,7 +103,7 @@ def test_class_zero_as_label_as_only_rival_and_as_target(classes: int, winner: i
 
 
 @pytest.mark.parametrize("method", ["auto", *METHODS])
-def test_a_constant_network_has_no_adversarial_input(method: str) -> None:
+def test_a_constant_network_has_no_adversarial_input(method: Method) -> None:
     module = Scores([[0.0] * 16] * 3, [0.0, 1.0, -1.0])
     images = torch.rand(2, *SHAPE, generator=torch.Generator().manual_seed(0))
     result = attack_details(plain_network(module, SHAPE), images, method=method, budget=200)
@@ -179,7 +180,7 @@ class Holes(nn.Module):
 
 @pytest.mark.parametrize("method", ["auto", *METHODS])
 @pytest.mark.parametrize("start", [-1.0, 0.5], ids=["everywhere", "somewhere"])
-def test_nan_is_never_a_success(method: str, start: float) -> None:
+def test_nan_is_never_a_success(method: Method, start: float) -> None:
     inner = make_linear(8, SHAPE, 3)
     images = inner.images.clone()
     images[:, 0, 0, 0] = 0.25

@@ -9,6 +9,7 @@ from torch import Tensor
 from l0tre.api.attack import attack_details
 from l0tre.attacks.auto import METHODS
 from l0tre.attacks.task import rounded
+from l0tre.defaults import Method
 from l0tre.domain import make_domain
 from l0tre.errors import DataError
 from tests.attacks.cases import check_result, make_linear
@@ -35,7 +36,7 @@ def test_every_level_survives() -> None:
 @pytest.mark.parametrize("method", ["auto", *METHODS])
 @settings(max_examples=4, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 2**31))
-def test_results_survive_a_round_trip_and_stay_adversarial(method: str, seed: int) -> None:
+def test_results_survive_a_round_trip_and_stay_adversarial(method: Method, seed: int) -> None:
     module = bent(seed, SHAPE, 3).eval().requires_grad_(False)
     images = stored(torch.rand(3, *SHAPE, generator=torch.Generator().manual_seed(seed)))
     low, high = 0.1, 0.87  # between two levels each

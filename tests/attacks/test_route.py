@@ -1,6 +1,7 @@
 """The attacks as a part of an evaluation."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 import l0tre
 from l0tre.api.evaluate import anytime, resume
 from l0tre.errors import ConfigError
+from l0tre.evaluation.problem import GuaranteeWish
 from l0tre.store import read_snapshot
 
 
@@ -25,11 +27,11 @@ def make_case() -> tuple[nn.Module, Tensor]:
 
 
 @pytest.mark.parametrize("guarantee", ["certified", "grid"])
-def test_an_attack_only_lowers_upper_bounds(guarantee: str) -> None:
+def test_an_attack_only_lowers_upper_bounds(guarantee: GuaranteeWish) -> None:
     module, images = make_case()
-    options = {"max_t": 1, "guarantee": guarantee, "epsilon": 0.5, "time_budget": 20.0}
-    plain = l0tre.evaluate(module, images, None, attack=0, **options)
-    better = l0tre.evaluate(module, images, None, attack=500, **options)
+    options: dict[str, Any] = {"max_t": 1, "guarantee": guarantee, "epsilon": 0.5, "time_budget": 20.0}
+    plain = l0tre.evaluate(module, images, None, attack_queries=0, **options)
+    better = l0tre.evaluate(module, images, None, attack_queries=500, **options)
     assert [i.lower for i in better.images] == [i.lower for i in plain.images]
     assert all(a.upper <= b.upper for a, b in zip(better.images, plain.images, strict=True))
     assert better.upper < plain.upper
@@ -44,7 +46,7 @@ def test_an_attack_only_lowers_upper_bounds(guarantee: str) -> None:
 
 def test_on_a_grid_witnesses_lie_on_it() -> None:
     module, images = make_case()
-    result = l0tre.evaluate(module, images, max_t=1, guarantee="grid", epsilon=0.5, attack=500)
+    result = l0tre.evaluate(module, images, max_t=1, guarantee="grid", epsilon=0.5, attack_queries=500)
     for image in result.images:
         assert image.witness is not None
         assert set(image.witness.values.tolist()) <= {0.0, 0.5, 1.0}
@@ -52,9 +54,9 @@ def test_on_a_grid_witnesses_lie_on_it() -> None:
 
 def test_a_run_that_is_stopped_again_and_again_attacks_each_image_once(tmp_path: Path) -> None:
     module, images = make_case()
-    whole = l0tre.evaluate(module, images, max_t=1, guarantee="grid", epsilon=0.5, attack=300)
+    whole = l0tre.evaluate(module, images, max_t=1, guarantee="grid", epsilon=0.5, attack_queries=300)
     snapshots = anytime(
-        module, images, max_t=1, guarantee="grid", epsilon=0.5, attack=300, time_budget=0, out=tmp_path / "run"
+        module, images, max_t=1, guarantee="grid", epsilon=0.5, attack_queries=300, time_budget=0, out=tmp_path / "run"
     )
     assert not list(snapshots)[-1].finished
     for _ in range(100):
@@ -70,5 +72,5 @@ def test_a_run_that_is_stopped_again_and_again_attacks_each_image_once(tmp_path:
 
 def test_a_negative_budget_is_refused() -> None:
     module, images = make_case()
-    with pytest.raises(ConfigError, match="attack is -1"):
-        l0tre.evaluate(module, images, attack=-1)
+    with pytest.raises(ConfigError, match="`attack_queries` is -1"):
+        l0tre.evaluate(module, images, attack_queries=-1)

@@ -158,7 +158,7 @@ class Bump(nn.Module):
         return scores
 
 
-OPTIONS: dict[str, Any] = {"max_t": 1, "guarantee": "certified", "attack": 0}
+OPTIONS: dict[str, Any] = {"max_t": 1, "guarantee": "certified", "attack_queries": 0}
 
 
 def test_memory_that_does_not_do_and_a_halt_in_one_step_prove_nothing(
@@ -288,7 +288,7 @@ def test_an_image_is_proved_while_others_are_open(recipe: Recipe, monkeypatch: p
     random = torch.rand(3, *case.image.shape, generator=torch.Generator().manual_seed(0))
     images = torch.cat([case.image[None], random])
     labels = case.network.scores(images).argmax(1)
-    options: dict[str, Any] = {"max_t": 2, "domain": case.domain, "guarantee": "certified", "attack": 0}
+    options: dict[str, Any] = {"max_t": 2, "domain": case.domain, "guarantee": "certified", "attack_queries": 0}
     alone = [l0tre.evaluate(case.network, images[row, None], labels[row, None], **options) for row in range(4)]
     monkeypatch.setattr(prover_module, "IMAGES", {"cpu": 4})
     monkeypatch.setattr(prover_module, "BOX_IMAGES", {"cpu": 4})

@@ -162,7 +162,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[str, int]]:
 
 def bounds_of(case: Any, max_t: int, **options: Any) -> tuple[int, int]:
     """Bounds of a case's image."""
-    options = {"max_t": max_t, "domain": case.domain, "guarantee": "certified", "attack": 0, **options}
+    options = {"max_t": max_t, "domain": case.domain, "guarantee": "certified", "attack_queries": 0, **options}
     result = l0tre.evaluate(case.network, case.image[None], [case.label], **options)
     assert result.finished
     assert not result.images[0].blocked
@@ -220,7 +220,7 @@ def test_a_run_that_stops_inside_a_proof_by_clusters_goes_on(
     case = balanced(recipe, 6, t, 0.0, by=0.003 if t < 3 else 0.3)
     images = torch.stack([case.image, case.image.flip(2)])
     labels = case.network.scores(images).argmax(1)
-    options: dict[str, Any] = {"max_t": t, "domain": case.domain, "guarantee": "certified", "attack": 0}
+    options: dict[str, Any] = {"max_t": t, "domain": case.domain, "guarantee": "certified", "attack_queries": 0}
     whole = l0tre.evaluate(case.network, images, labels, **options)
     assert whole.finished
     ticks = itertools.count()
@@ -297,7 +297,7 @@ def test_a_proof_that_cells_began_is_theirs_or_begins_anew(
     monkeypatch.setattr(visiting, "STEP_SECONDS", 0.0)
     case = balanced(DEEP, 2, 2, 0.0, by=0.01)
     distance = exact_distance(case.graph, case.image, case.label, case.domain, 2)
-    options: dict[str, Any] = {"max_t": 2, "domain": case.domain, "guarantee": "certified", "attack": 0}
+    options: dict[str, Any] = {"max_t": 2, "domain": case.domain, "guarantee": "certified", "attack_queries": 0}
     seen = 0
     for number in (3, 5, 7):
         steps.clear()

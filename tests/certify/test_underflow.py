@@ -43,7 +43,7 @@ def test_a_chain_through_subnormal_numbers_proves_nothing(tmp_path: Path) -> Non
         gain *= Fraction(float(weight))
     assert Fraction(float(module.out.bias[0])) < gain  # in real numbers the rival wins at 1
     network = l0tre.load(module, input_shape=(1,), device="cpu")
-    bounds = l0tre.evaluate(network, torch.ones(1, 1), [0], max_t=1, guarantee="certified", attack=0).images[0]
+    bounds = l0tre.evaluate(network, torch.ones(1, 1), [0], max_t=1, guarantee="certified", attack_queries=0).images[0]
     assert bounds.lower == 0
     certificate = tmp_path / "one.l0cert"
     assert l0tre.verify(network, torch.ones(1), 0, radius=1, certificate=certificate).answer != "safe"

@@ -8,7 +8,6 @@ import pytest
 from PIL import Image
 
 from l0tre.attacks.auto import METHODS
-from l0tre.cli import attack as command
 from tests.cli.running import Files, check_error, l0tre, save_classifier, scores
 
 
@@ -32,7 +31,7 @@ def never(monkeypatch: pytest.MonkeyPatch) -> None:
     def attack_details(*_: object, **__: object) -> None:
         raise AssertionError("the attack began")
 
-    monkeypatch.setattr(command, "attack_details", attack_details)
+    monkeypatch.setattr("l0tre.api.attack.attack_details", attack_details)
 
 
 @pytest.fixture(scope="session")

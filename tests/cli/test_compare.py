@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-import l0tre.cli.compare as command
 from tests.cli.running import Files, check_error, l0tre, save_classifier
 
 
@@ -78,7 +77,7 @@ def test_a_stopped_comparison_goes_on(
         yield lambda: bool(asked) or bool(asked.append(1))  # type: ignore[func-returns-value]
 
     with monkeypatch.context() as patch:
-        patch.setattr(command, "stop_on_signal", at_once)
+        patch.setattr("l0tre.cli.live.stop_on_signal", at_once)
         stopped = l0tre(*words)
     assert stopped.code == 130
     assert "not begun: other" in stopped.out
@@ -87,7 +86,7 @@ def test_a_stopped_comparison_goes_on(
     whole = json.loads(l0tre(*words[:-2], "--json").out)
     again = json.loads(l0tre(*words, "--resume", "--json").out)
     assert again["pairs"] == whole["pairs"]
-    check_error(l0tre(*words, "--resume", "--max-t", "1"), "max_t 2, not 1")
+    check_error(l0tre(*words, "--resume", "--max-t", "1"), "--max-t 2, not 1")
 
 
 def test_without_matplotlib_there_is_no_picture_and_the_text_says_why(

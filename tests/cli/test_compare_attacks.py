@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from l0tre.adapters import compare_attacks as comparing
+from l0tre.adapters import peers
 from l0tre.adapters.peers import PEERS
-from l0tre.cli import compare_attacks as command
+from l0tre.cli import render_peers
 from l0tre.errors import MissingExtraError
 from tests.cli.running import Files, check_error, l0tre, scores
 
@@ -73,7 +74,7 @@ def test_the_list_says_what_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> 
         raise MissingExtraError("foolbox is needed; install the extra peers: pip install 'l0tre[peers]'")
 
     table = {"sparse-rs": PEERS["sparse-rs"], "bb-l0": replace(PEERS["bb-l0"], load=missing)}
-    monkeypatch.setattr(command, "PEERS", table)
+    monkeypatch.setattr(render_peers, "PEERS", table)
     result = l0tre("compare-attacks", "--list")
     assert result.code == 0
     assert re.search(r"^sparse-rs +own +pixel +scores +yes", result.out, re.MULTILINE)
@@ -89,7 +90,7 @@ def test_without_names_all_that_can_be_imported_are_compared(files: Files, monke
         raise MissingExtraError("not here")
 
     table = {"gone": replace(PEERS["sparse-rs"], load=missing), "l0tre-paper": PEERS["l0tre-paper"]}
-    for module in (command, comparing):
+    for module in (peers, render_peers, comparing):
         monkeypatch.setattr(module, "PEERS", table)
     result = l0tre("compare-attacks", files.model, files.data, "--limit", "1", "--budget", "50", "--json")
     assert [attack["name"] for attack in json.loads(result.out)["attacks"]] == ["l0tre", "l0tre-paper"]

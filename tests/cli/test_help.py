@@ -1,12 +1,16 @@
 """Help, version, and words that the command line does not know."""
 
+import inspect
 import re
+from dataclasses import fields
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 import l0tre as package
 from l0tre.cli.app import app
+from l0tre.cli.options import Choices, Output, with_sets
 from tests.cli.running import Files, check_error, l0tre
 
 COMMON = [
@@ -82,3 +86,25 @@ def test_version() -> None:
 def test_words_that_are_not_understood_give_one_line(files: Files, words: list[str], expected: str) -> None:
     known = {"MODEL": files.model, "DATA": files.data}
     check_error(l0tre(*(known.get(word, word) for word in words)), expected)
+
+
+@pytest.mark.parametrize("command", ["evaluate", "verify", "check", "attack", "compare", "compare-attacks"])
+def test_options_that_commands_share_are_the_same_everywhere(command: str) -> None:
+    shared = [field.name for field in fields(Choices)]
+    parameters = {parameter.name: parameter for parameter in typer.main.get_command(app).commands[command].params}  # type: ignore[attr-defined]
+    known = {parameter.name: parameter for parameter in typer.main.get_command(app).commands["evaluate"].params}  # type: ignore[attr-defined]
+    for name in shared:
+        own, other = parameters[name], known[name]
+        assert (own.opts, own.default, own.help) == (other.opts, other.default, other.help)
+
+
+def test_a_set_of_options_stands_for_its_options() -> None:
+    @with_sets
+    def command(first: str, last: int = 3, *, output: Output) -> None:
+        seen.append((first, last, output))
+
+    seen: list[tuple[str, int, Output]] = []
+    assert list(inspect.signature(command).parameters) == ["first", "last", "quiet", "as_json"]
+    command(first="a", last=3, quiet=True, as_json=False)
+    assert seen == [("a", 3, Output(quiet=True))]
+    assert seen[0][2].silent

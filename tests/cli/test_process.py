@@ -112,7 +112,7 @@ def test_a_closed_pipe_is_no_traceback(files: Files) -> None:
 
 
 def test_a_defect_of_ours_never_looks_like_an_answer() -> None:
-    code = "import l0tre.cli.verify as a; a.prepare = lambda c: 1 / 0; from l0tre.cli import main; main()"
+    code = "import l0tre.cli.setup as a; a.prepare = lambda *c: 1 / 0; from l0tre.cli import main; main()"
     words = [sys.executable, "-c", code, "verify", "sdnn", "digits", "--radius", "1"]
     result = subprocess.run(words, capture_output=True, text=True, check=False)
     assert result.returncode == 2

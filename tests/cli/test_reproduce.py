@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import l0tre.cli.reproduce as command
-from l0tre.evaluation.problem import ATTACK
+from l0tre.defaults import ATTACK_QUERIES
 from tests.cli.running import check_error, contents, l0tre, save_classifier, scores
 
 
@@ -49,7 +48,7 @@ def test_case_1_makes_runs_and_tables_of_every_kind(
         settings = stored["config"]["settings"]
         assert name == f"{row['network']}-{row['kind']}"
         assert settings["guarantee"] == row["guarantee"] == ("certified" if row["kind"] == "certified" else "grid")
-        assert settings["attack"] == row["attack"] == (0 if row["kind"] == "paper" else ATTACK)
+        assert settings["attack_queries"] == row["attack"] == (0 if row["kind"] == "paper" else ATTACK_QUERIES)
         assert row["images"] == 4
         assert row["epsilon"] == 0.25
         assert row["complete"] is True
@@ -88,7 +87,7 @@ def test_case_4_answers_and_goes_on_after_ctrl_c(small: Path, tmp_path: Path, mo
         yield lambda: bool(asked) or bool(asked.append(1))  # type: ignore[func-returns-value]
 
     with monkeypatch.context() as patch:
-        patch.setattr(command, "stop_on_signal", soon)
+        patch.setattr("l0tre.cli.live.stop_on_signal", soon)
         stopped = l0tre(*line)
     assert stopped.code == 130
     part = json.loads(stopped.out)

@@ -134,7 +134,7 @@ def test_sizes_must_agree_unless_resized(tmp_path: Path) -> None:
     write(tmp_path / "b.png", GREY[1])
     with pytest.raises(DataError, match=r"a.png 10x12, b.png 5x6\); expected one size$"):
         load_data(tmp_path)
-    with pytest.raises(DataError, match="--resize"):
+    with pytest.raises(DataError, match="`resize=True`"):
         load_data(tmp_path, input_shape=(1, 6, 5))
     data = load_data(tmp_path, input_shape=(1, 6, 5), resize=True)
     torch.testing.assert_close(data.images, expected(GREY[:2]))

@@ -109,9 +109,9 @@ def test_resize_of_grey_images_and_no_need_to() -> None:
 
 
 def test_a_mismatch_names_both_shapes_and_hints_at_resizing_only_where_it_helps() -> None:
-    with pytest.raises(DataError, match=r"\(1, 28, 28\).*\(1, 14, 14\); --resize"):
+    with pytest.raises(DataError, match=r"\(1, 28, 28\).*\(1, 14, 14\); `resize=True`"):
         from_arrays(torch.zeros(2, 1, 28, 28), input_shape=(1, 14, 14))
-    with pytest.raises(DataError, match=r"\(8, 8, 3\).*\(3, 6, 6\); --resize"):
+    with pytest.raises(DataError, match=r"\(8, 8, 3\).*\(3, 6, 6\); `resize=True`"):
         from_arrays(torch.zeros(2, 8, 8, 3), input_shape=(3, 6, 6))
     for images, shape in [
         (torch.zeros(2, 1, 28, 28), (3, 28, 28)),
@@ -122,7 +122,7 @@ def test_a_mismatch_names_both_shapes_and_hints_at_resizing_only_where_it_helps(
         for resize in (False, True):
             with pytest.raises(DataError, match="do not fit") as caught:
                 from_arrays(images, input_shape=shape, resize=resize)
-            assert "--resize" not in str(caught.value)
+            assert "resize" not in str(caught.value)
             assert str(shape) in str(caught.value)
             assert "\n" not in str(caught.value)
 

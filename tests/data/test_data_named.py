@@ -271,7 +271,7 @@ def test_order_of_the_places(tmp_path: Path, cache: Path, monkeypatch: pytest.Mo
     flag = write(tmp_path / "flag", idx_files(count=3))
     assert len(load_data("mnist", data_dir=flag).images) == 3
     assert len(load_data("mnist", data_dir=write(tmp_path / "empty", {})).images) == 2
-    with pytest.raises(DataError, match="--data-dir"):
+    with pytest.raises(DataError, match="`data_dir`"):
         load_data("mnist", data_dir=tmp_path / "missing")
 
 
@@ -341,7 +341,7 @@ def test_a_bad_download_leaves_nothing_and_says_what_to_do(
         victim.unlink()
     else:
         victim.write_bytes(good[:-5] if damage == "truncated" else good[:-1] + b"?")
-    with pytest.raises(DataError, match=r"t10k-labels-idx1-ubyte\.gz.*--data-dir.*L0TRE_DATA") as caught:
+    with pytest.raises(DataError, match=r"t10k-labels-idx1-ubyte\.gz.*`data_dir`.*L0TRE_DATA") as caught:
         load_data("mnist")
     assert ("checksum" in str(caught.value)) == (damage != "missing")
     assert "\n" not in str(caught.value)
@@ -355,7 +355,7 @@ def test_a_bad_download_leaves_nothing_and_says_what_to_do(
 def test_a_cache_that_cannot_be_written(cache: Path) -> None:
     cache.parent.mkdir(parents=True)
     cache.write_bytes(b"")
-    with pytest.raises(DataError, match="--data-dir"):
+    with pytest.raises(DataError, match="`data_dir`"):
         load_data("mnist")
 
 

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -95,7 +96,7 @@ def test_large_inner_values_fool_no_grid(kind: str) -> None:
     module = make().eval()
     image, domain = torch.full(shape, 0.4), make_domain(shape, low=0.0, high=0.6)
     bounds = l0tre.evaluate(
-        module, image[None], [0], domain=domain, max_t=1, epsilon=0.2, guarantee="grid", attack=0
+        module, image[None], [0], domain=domain, max_t=1, epsilon=0.2, guarantee="grid", attack_queries=0
     ).images[0]
     # 0.6 is 1.0 after 1e7 was added and taken off; in real numbers it changes the decision too.
     assert smallest_margin(module, image, [0.0, 0.2, 0.4, 0.6]) < 0
@@ -113,7 +114,7 @@ def test_what_float32_keeps_is_safe_on_the_grid(kind: str) -> None:
     image, domain = torch.zeros(shape), make_domain(shape, low=0.0, high=0.49)
     assert smallest_margin(module, image, [0.0, 0.245, 0.49]) > 0
     network = l0tre.load(module, input_shape=shape, device="cpu")
-    options = {"domain": domain, "max_t": 1, "epsilon": 0.25, "attack": 0}
+    options: dict[str, Any] = {"domain": domain, "max_t": 1, "epsilon": 0.25, "attack_queries": 0}
     assert l0tre.evaluate(network, image[None], [0], guarantee="grid", **options).images[0].lower == 1
     # For real values it is not: neither by slopes nor by linear bounds.
     for guarantee in ("lipschitz", "certified"):
@@ -125,7 +126,7 @@ def test_margins_between_grid_points_are_real_ones() -> None:
     module = Vector(1e4)
     module.out.bias.data = torch.tensor([0.495, 0.0])
     network = l0tre.load(module, input_shape=(4,), device="cpu")
-    options = {"max_t": 1, "epsilon": 1e-3, "attack": 0, "guarantee": "lipschitz"}
+    options: dict[str, Any] = {"max_t": 1, "epsilon": 1e-3, "attack_queries": 0, "guarantee": "lipschitz"}
     for high, lower in ((0.49, 1), (0.4955, 0)):
         domain = make_domain((4,), low=0.0, high=high)
         assert l0tre.evaluate(network, torch.zeros(1, 4), [0], domain=domain, **options).images[0].lower == lower
@@ -295,6 +296,6 @@ def test_what_margins_lose_between_points_is_taken_off_in_float64_too() -> None:
     module.out.bias.data = torch.tensor([0.5, 0.0])
     network = l0tre.load(module, input_shape=(4,), device="cpu")
     domain = make_domain((4,), low=0.0, high=0.495)
-    options = {"domain": domain, "max_t": 1, "attack": 0, "guarantee": "lipschitz"}
+    options: dict[str, Any] = {"domain": domain, "max_t": 1, "attack_queries": 0, "guarantee": "lipschitz"}
     for epsilon, lower in ((0.1, 0), (1e-3, 1)):
         assert l0tre.evaluate(network, torch.zeros(1, 4), [0], epsilon=epsilon, **options).images[0].lower == lower

@@ -15,7 +15,7 @@ def test_only_upper_bounds_come_from_a_sample(tmp_path: Path) -> None:
     images = torch.rand(5, *shape)
     network = plain_network(module, shape)
     whole = l0tre.evaluate(network, images, max_t=3)
-    result = l0tre.evaluate(network, images, max_t=1, sample=2000.0, out=tmp_path / "run")
+    result = l0tre.evaluate(network, images, max_t=1, sample_ms=2000.0, out=tmp_path / "run")
     assert result.finished
     for image in result.images:
         assert image.guarantee == "sampled"
@@ -38,7 +38,7 @@ def test_the_same_seed_draws_the_same_subspaces() -> None:
 
     def run(seed: int) -> list[tuple[int, ...]]:
         # No time at all: exactly one batch for each image, whatever the machine's speed.
-        result = l0tre.evaluate(plain_network(module, shape), images, max_t=2, sample=1e-9, seed=seed)
+        result = l0tre.evaluate(plain_network(module, shape), images, max_t=2, sample_ms=1e-9, seed=seed)
         return [(image.queries, *((image.witness.groups) if image.witness else ())) for image in result.images]
 
     assert run(1) == run(1)
@@ -48,4 +48,4 @@ def test_a_deadline_must_be_a_time() -> None:
     module, shape = tiny_module("dense", 8)
     for sample in (-1.0, float("nan"), float("inf")):
         with pytest.raises(ConfigError, match="milliseconds"):
-            l0tre.evaluate(plain_network(module, shape), torch.rand(1, *shape), sample=sample)
+            l0tre.evaluate(plain_network(module, shape), torch.rand(1, *shape), sample_ms=sample)

@@ -158,7 +158,7 @@ def test_impossible_shapes(shape: tuple[int, ...]) -> None:
 
 
 def test_a_module_needs_a_shape_that_fits() -> None:
-    with pytest.raises(ModelError, match="give input_shape"):
+    with pytest.raises(ModelError, match="give `input_shape`"):
         l0tre.load(make_module())
     with pytest.raises(ModelError, match=r".+") as caught:
         l0tre.load(make_module(), input_shape=(3, 4, 4))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import l0tre
+from l0tre.domain import Colours
 from l0tre.errors import ConfigError, StoreError
 from l0tre.report import write_report
 from l0tre.store import read_snapshot
@@ -210,7 +211,7 @@ def test_excluded_images_and_names_are_escaped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("channels", "colours"), [(1, "grid"), (3, "corners")])
-def test_pictures(tmp_path: Path, channels: int, colours: str) -> None:
+def test_pictures(tmp_path: Path, channels: int, colours: Colours) -> None:
     torch.manual_seed(0)
     images = torch.rand(6, channels, 6, 5)
     out = tmp_path / "run"

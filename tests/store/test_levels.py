@@ -8,11 +8,12 @@ import pytest
 import torch
 
 import l0tre
+from l0tre.evaluation.problem import GuaranteeWish
 from l0tre.evaluation.results import Snapshot
 from l0tre.store import read_levels, read_snapshot
 from tests.tools import SAMPLE_BYTES, plain_network, tiny_module
 
-OPTIONS: dict[str, Any] = {"epsilon": 0.5, "memory": 30 * SAMPLE_BYTES}
+OPTIONS: dict[str, Any] = {"epsilon": 0.5, "memory_bytes": 30 * SAMPLE_BYTES}
 
 
 def problem() -> tuple[torch.nn.Module, torch.Tensor]:
@@ -28,7 +29,7 @@ def bounds(snapshot: Snapshot) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("guarantee", ["grid", "certified"])
-def test_a_level_ends_as_a_search_that_stops_there(tmp_path: Path, guarantee: str) -> None:
+def test_a_level_ends_as_a_search_that_stops_there(tmp_path: Path, guarantee: GuaranteeWish) -> None:
     network, images = problem()
     options = {**OPTIONS, "guarantee": guarantee}
     l0tre.evaluate(network, images, out=tmp_path / "run", max_t=3, **options)
@@ -73,7 +74,7 @@ def test_seconds_and_queries_add_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("guarantee", ["grid", "certified"])
-def test_the_seconds_of_the_images_are_those_of_the_run(tmp_path: Path, guarantee: str) -> None:
+def test_the_seconds_of_the_images_are_those_of_the_run(tmp_path: Path, guarantee: GuaranteeWish) -> None:
     network, images = problem()
     l0tre.evaluate(network, images, out=tmp_path / "run", max_t=2, guarantee=guarantee, **OPTIONS)
     stored = read_snapshot(tmp_path / "run")

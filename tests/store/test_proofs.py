@@ -24,7 +24,7 @@ from l0tre.evaluation import visit as visiting
 from l0tre.store import open_run, read_snapshot
 
 SIZE, PLACE, WIDTH = 8, 0.37, 0.02
-OPTIONS: dict[str, Any] = {"max_t": 1, "guarantee": "certified", "attack": 0}
+OPTIONS: dict[str, Any] = {"max_t": 1, "guarantee": "certified", "attack_queries": 0}
 
 
 def spotted(feature: int, *, image: bool = False) -> l0tre.Network:

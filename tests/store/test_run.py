@@ -22,7 +22,7 @@ from l0tre.store import open_run, read_inputs, read_snapshot
 from l0tre.store.database import connect
 from tests.tools import SAMPLE_BYTES, plain_network, tiny_module
 
-OPTIONS: dict[str, Any] = {"max_t": 3, "epsilon": 0.5, "memory": 30 * SAMPLE_BYTES}
+OPTIONS: dict[str, Any] = {"max_t": 3, "epsilon": 0.5, "memory_bytes": 30 * SAMPLE_BYTES}
 
 
 def _problem() -> tuple[l0tre.Network, torch.Tensor]:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from l0tre.defaults import ATTACK_QUERIES
 from l0tre.errors import ConfigError
-from l0tre.evaluation.problem import ATTACK
 from l0tre.evaluation.results import Excluded, ImageBounds, Snapshot
 from l0tre.evaluation.standings import Comparison, compare_snapshots
 from l0tre.store import read_snapshot
@@ -204,7 +204,7 @@ def test_case_one_puts_the_paper_beside_every_kind(
         assert column["radius known exactly, by distance (pixels)"].startswith(f"1: {ones / len(latest.images):.1%}, 2")
         assert column["complete"] is True
     assert list(rows["lower bounds hold for"].values())[1:] == ["the grid", "the grid", "the grid", "all real values"]
-    attack = f"the levels, and an attack of {ATTACK:,} queries an image"
+    attack = f"the levels, and an attack of {ATTACK_QUERIES:,} queries an image"
     assert list(rows["upper bounds come from"].values())[1:] == ["the levels alone"] * 2 + [attack] * 2
 
 

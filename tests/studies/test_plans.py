@@ -10,8 +10,8 @@ import pytest
 
 import l0tre
 from l0tre.data import load_data, select
+from l0tre.defaults import ATTACK_QUERIES
 from l0tre.errors import ConfigError, ModelError, StoreError
-from l0tre.evaluation.problem import ATTACK
 from l0tre.evaluation.results import Snapshot
 from l0tre.store import read_snapshot
 from l0tre.studies.plans import Plan, carry_out
@@ -20,7 +20,7 @@ from tests.cli.running import contents
 
 # Without an entry for the attack, a kind does what an evaluation does by default.
 OPTIONS: dict[str, dict[str, Any]] = {
-    "paper": {"guarantee": "grid", "attack": 0},
+    "paper": {"guarantee": "grid", "attack_queries": 0},
     "grid": {"guarantee": "grid"},
     "certified": {"guarantee": "certified"},
 }
@@ -46,10 +46,10 @@ def test_a_run_is_the_evaluation_of_a_sample_of_the_data(inputs: Path, study: Pa
 
 def test_the_kinds_differ_in_guarantee_and_attack(study: Path) -> None:
     settings = {kind: read_snapshot(study / f"dnn-7-{kind}").config["settings"] for kind in OPTIONS}
-    assert {kind: (found["guarantee"], found["attack"]) for kind, found in settings.items()} == {
+    assert {kind: (found["guarantee"], found["attack_queries"]) for kind, found in settings.items()} == {
         "paper": ("grid", 0),
-        "grid": ("grid", ATTACK),
-        "certified": ("certified", ATTACK),
+        "grid": ("grid", ATTACK_QUERIES),
+        "certified": ("certified", ATTACK_QUERIES),
     }
     attacked = {kind: any(i.attacked for i in read_snapshot(study / f"dnn-7-{kind}").images) for kind in OPTIONS}
     assert attacked == {"paper": False, "grid": True, "certified": True}
@@ -80,10 +80,10 @@ def test_a_folder_of_one_kind_is_refused_for_another(
 
 def test_an_attack_of_another_size_is_refused(inputs: Path, tmp_path: Path) -> None:
     data = select(load_data(inputs / "data.npz"), limit=10, shuffle=True, seed=0)
-    options: dict[str, Any] = {"max_t": 2, "epsilon": 0.5, "guarantee": "grid", "attack": 5, "device": "cpu"}
+    options: dict[str, Any] = {"max_t": 2, "epsilon": 0.5, "guarantee": "grid", "attack_queries": 5, "device": "cpu"}
     l0tre.evaluate(inputs / "dnn-7.onnx", data, out=tmp_path / "dnn-7-grid", **options)
     wanted = [Plan(str(inputs / "dnn-7.onnx"), "grid", 2, 10, 0.5)]
-    with pytest.raises(StoreError, match=f"attack 5, not {ATTACK}"):
+    with pytest.raises(StoreError, match=f"attack 5, not {ATTACK_QUERIES}"):
         carry_out(wanted, tmp_path, data=str(inputs / "data.npz"), device="cpu")
 
 

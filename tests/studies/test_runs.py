@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from l0tre.defaults import ATTACK_QUERIES
 from l0tre.errors import StoreError
-from l0tre.evaluation.problem import ATTACK
 from l0tre.studies.runs import kind_of, read_run, read_runs
 
 
@@ -14,17 +14,17 @@ from l0tre.studies.runs import kind_of, read_run, read_runs
     ("guarantee", "attack", "kind"),
     [
         ("grid", 0, "paper"),
-        ("grid", ATTACK, "grid"),
+        ("grid", ATTACK_QUERIES, "grid"),
         ("grid", 5, "grid"),
         ("grid", None, "grid"),
-        ("certified", ATTACK, "certified"),
+        ("certified", ATTACK_QUERIES, "certified"),
         ("certified", 0, "certified"),
         ("lipschitz", 0, "lipschitz"),
         ("sampled", 0, "sampled"),
     ],
 )
 def test_the_kind_is_told_by_the_configuration(guarantee: str, attack: int | None, kind: str) -> None:
-    settings = {} if attack is None else {"attack": attack}
+    settings = {} if attack is None else {"attack_queries": attack}
     assert kind_of({"guarantee": {"kind": guarantee}, "settings": settings}) == kind
 
 

@@ -100,5 +100,5 @@ def test_user_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ModelError, match="another folder with --out"):
+    with pytest.raises(ModelError, match=r"another folder \(`out`\)"):
         keep("dnn-1", tmp_path / "file" / "zoo", 0)

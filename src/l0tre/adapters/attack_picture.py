@@ -3,12 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from l0tre.adapters.compare_attacks import Comparison
 from l0tre.errors import DataError, require
-from l0tre.layout import channel_axis
+from l0tre.figures.pictures import is_picture, plane, shades
 
 __all__ = ["write_picture"]
 
@@ -36,11 +35,11 @@ def write_picture(comparison: Comparison, file: Path, low: float = 0.0, high: fl
         MissingExtraError: If pillow is not installed.
     """
     image, draw = require("PIL.Image", "report"), require("PIL.ImageDraw", "report")
-    if not _is_picture(comparison.images):
+    if not is_picture(tuple(comparison.images.shape[1:])):
         raise DataError(f"inputs of shape {tuple(comparison.images.shape[1:])} are no pictures and cannot be drawn")
     results = comparison.results
-    originals = [_plane(x) for x in comparison.images[:ROWS]]
-    height, width = originals[0].shape[:2]
+    originals = comparison.images[:ROWS]
+    height, width = plane(originals[0]).shape[:2]
     scale = max(1, -(-SIDE // width))
     outside = int(scale < 4)  # a frame inside so small a pixel would cover it
     cell = (scale * width + GAP, scale * height + LINE + GAP)
@@ -56,9 +55,9 @@ def write_picture(comparison: Comparison, file: Path, low: float = 0.0, high: fl
         pen.text((GAP, top + scale * height), f"image {comparison.indices[row]}: class {label}", fill=BLACK)
         for column, result in enumerate(results, start=1):
             left = GAP + column * cell[0]
-            changed = _plane(result.adversarial[row])
+            changed = result.adversarial[row]
             page.paste(_enlarged(image, changed, low, high, scale), (left, top))
-            for y, x in (changed != original).any(2).nonzero().tolist():
+            for y, x in plane(changed != original).any(2).nonzero().tolist():
                 corner = (left + scale * x - outside, top + scale * y - outside)
                 size = scale - 1 + 2 * outside
                 pen.rectangle((*corner, corner[0] + size, corner[1] + size), outline=RED)
@@ -69,18 +68,7 @@ def write_picture(comparison: Comparison, file: Path, low: float = 0.0, high: fl
     return file
 
 
-def _is_picture(images: Tensor) -> bool:
-    return images.ndim == 3 or (images.ndim == 4 and _plane(images[0]).shape[2] in (1, 3))
-
-
-def _plane(image: Tensor) -> Tensor:
-    """An image of shape (C, H, W), (H, W, C) or (H, W) as ``[H, W, channels]``."""
-    if image.ndim == 2:
-        return image[:, :, None]
-    return image.movedim(0, 2) if channel_axis(tuple(image.shape)) == 0 else image
-
-
-def _enlarged(image: Any, plane: Tensor, low: float, high: float, scale: int) -> Any:
-    shades = ((plane.double() - low) / (high - low) * 255).round().clamp(0, 255).to(torch.uint8)
-    array = shades.expand(-1, -1, 3).repeat_interleave(scale, 0).repeat_interleave(scale, 1).contiguous().numpy()
+def _enlarged(image: Any, picture: Tensor, low: float, high: float, scale: int) -> Any:
+    pixels = shades(picture, low, high)
+    array = pixels.expand(-1, -1, 3).repeat_interleave(scale, 0).repeat_interleave(scale, 1).contiguous().numpy()
     return image.fromarray(array)

@@ -13,6 +13,7 @@ from l0tre.adapters.peers import PEERS, Peer
 from l0tre.api.attack import attack_details
 from l0tre.api.inputs import Images, Labels, load_inputs
 from l0tre.attacks.attacked import Attacked
+from l0tre.defaults import PEER_BUDGET
 from l0tre.domain import Domain, make_domain
 from l0tre.errors import ConfigError, ModelError
 from l0tre.evaluation.problem import Problem, Settings, make_problem
@@ -97,10 +98,10 @@ def compare(
     labels: Labels = None,
     *,
     peers: Sequence[str] = (),
-    budget: int = 2000,
+    budget: int = PEER_BUDGET,
     seed: int = 0,
     domain: Domain | None = None,
-    memory: int = 0,
+    memory_bytes: int = 0,
     device: str = "auto",
     progress: Progress | None = None,
     stop: Callable[[], bool] = lambda: False,
@@ -115,7 +116,7 @@ def compare(
         budget: Forwards + backwards for each image, as close as each attack's settings come to it.
         seed: For every attack.
         domain: Pixels or features and their ranges. Peers know no masks and no own groups.
-        memory: Bytes that batches may take; 0 for a share of what is free.
+        memory_bytes: Bytes that batches may take; 0 for a share of what is free.
         device: Where to compute, if the network is not loaded yet.
         progress: Given an attack's name and the share of its budget that is spent.
         stop: Asked at every query; true ends the comparison, with what there is so far.
@@ -137,7 +138,7 @@ def compare(
     net, data = load_inputs(network, images, labels, device)
     domain = domain or make_domain(net.input_shape)
     _check_domain(domain)
-    settings = Settings(max_t=1, epsilon=1e9, memory=memory, guarantee="grid", colours="corners")
+    settings = Settings(max_t=1, epsilon=1e9, memory_bytes=memory_bytes, guarantee="grid", colours="corners")
     problem = make_problem(net, data.images, data.labels, indices=data.indices, domain=domain, settings=settings)
     job = _Job(problem, domain, budget, seed, progress or _silent, stop)
     results: list[AttackResult] = []
@@ -167,7 +168,7 @@ def _check_domain(domain: Domain) -> None:
     if whole is None or not torch.equal(whole.members, domain.members):
         raise ConfigError(
             "other attacks know no masks, frozen values or own groups: compare with pixels or features that may all "
-            "change (--groups pixel or feature)"
+            "change (`groups`: pixel or feature)"
         )
 
 
@@ -244,7 +245,7 @@ def _run_own(job: _Job, network: Network, images: Tensor) -> Attacked:
         domain=job.domain,
         budget=job.budget,
         seed=job.seed,
-        memory=job.problem.settings.memory,
+        memory_bytes=job.problem.settings.memory_bytes,
         progress=lambda _, share, __: job.progress(OWN, share),
         stop=job.stop,
     )
@@ -271,7 +272,7 @@ def _run_peer(
         raise ConfigError(f"it needs gradients, which {network.name} does not give")
     low, high = ends
     plain = _is_unit(low, high)
-    rows = max(1, job.problem.settings.memory // (GRADIENT * network.sample_bytes))
+    rows = max(1, job.problem.settings.memory_bytes // (GRADIENT * network.sample_bytes))
     for start in range(0, len(images), rows):
         part = images[start : start + rows]
         inputs = part if plain else ((part - low) / (high - low)).clamp(0, 1)

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -16,6 +15,7 @@ from l0tre.attacks.drive import Outcome, Progress, carry_out, replays
 from l0tre.attacks.meter import Meter, has_gradients
 from l0tre.attacks.task import LEVELS, Task, rounded, towards
 from l0tre.data import Dataset
+from l0tre.defaults import BUDGET, Method, Rounding
 from l0tre.domain import Domain, Groups, Range, make_domain
 from l0tre.errors import ConfigError, DataError
 from l0tre.memory import default_budget
@@ -23,12 +23,31 @@ from l0tre.model.load import Source
 from l0tre.model.network import Network, margins, round_off
 from l0tre.objective import AllRivals
 
-__all__ = ["BUDGET", "attack", "attack_details"]
-
-BUDGET = 5000  # queries for each image
+__all__ = ["attack", "attack_details"]
 
 
-def attack(network: Source, images: Images, labels: Labels = None, *, targeted: bool = False, **options: Any) -> Tensor:
+def attack(
+    network: Source,
+    images: Images,
+    labels: Labels = None,
+    *,
+    targeted: bool = False,
+    method: Method = "auto",
+    unit: Groups | np.ndarray | Tensor = "auto",
+    mask: np.ndarray | Tensor | None = None,
+    low: Range = 0.0,
+    high: Range = 1.0,
+    domain: Domain | None = None,
+    rounding: Rounding = "none",
+    budget: int = BUDGET,
+    time_budget: float | None = None,
+    lower: Sequence[int] | np.ndarray | Tensor | None = None,
+    seed: int = 0,
+    memory_bytes: int = 0,
+    device: str = "auto",
+    progress: Progress | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Tensor:
     """Find inputs with another decision and as few changed groups (pixels) as possible.
 
     Args:
@@ -36,12 +55,51 @@ def attack(network: Source, images: Images, labels: Labels = None, *, targeted: 
         images: ``[images, *shape]`` in the domain.
         labels: The class that each image must leave, or reach if ``targeted``; default the network's decisions.
         targeted: Whether ``labels`` are to be reached.
-        options: All other arguments of :func:`attack_details`.
+        method: ``auto``, or one of ``greedy``, ``saliency``, ``local``, ``values``, ``search``, ``exact``.
+        unit: What counts as one change: ``pixel``, ``feature``, ``auto`` (pixels for images), or group numbers.
+        mask: True where values may change, see :func:`l0tre.make_domain`.
+        low: Smallest value, likewise.
+        high: Largest value, likewise.
+        domain: Instead of the last four.
+        rounding: ``8bit``: changed values are multiples of 1/255, so that the input survives storage as an image file.
+        budget: Queries, which are forward and backward passes, for each image. The last step may exceed it, and
+            restoring superfluous groups: by little at the default, several times over for a budget of a few passes.
+        time_budget: Seconds for all images together; ``None`` for no limit.
+        lower: Proved lower bounds, one for each image: an image is finished when its distance is one more. Only bounds
+            for all real values of this domain (``certified``) are of use.
+        seed: Of all chance.
+        memory_bytes: Bytes that batches may take; 0 for a share of what is free.
+        device: Where to compute, if ``network`` is not loaded yet.
+        progress: Told the method at work, the share of the budget that is spent, and the mean distance before it.
+        stop: Asked inside long steps; ends early with what there is.
 
     Returns:
         float32 ``[images, *shape]``, on the device of ``images``; the original where nothing was found.
+
+    Raises:
+        L0treError: If anything given cannot be used.
     """
-    result = attack_details(network, images, labels, targeted=targeted, **options).adversarial
+    result = attack_details(
+        network,
+        images,
+        labels,
+        targeted=targeted,
+        method=method,
+        unit=unit,
+        mask=mask,
+        low=low,
+        high=high,
+        domain=domain,
+        rounding=rounding,
+        budget=budget,
+        time_budget=time_budget,
+        lower=lower,
+        seed=seed,
+        memory_bytes=memory_bytes,
+        device=device,
+        progress=progress,
+        stop=stop,
+    ).adversarial
     return result.to(images.device) if isinstance(images, Tensor) else result
 
 
@@ -52,52 +110,26 @@ def attack_details(
     labels: Labels = None,
     *,
     targeted: bool = False,
-    method: str = "auto",
-    unit: Groups = "auto",
+    method: Method = "auto",
+    unit: Groups | np.ndarray | Tensor = "auto",
     mask: np.ndarray | Tensor | None = None,
     low: Range = 0.0,
     high: Range = 1.0,
     domain: Domain | None = None,
-    rounding: Literal["none", "8bit"] = "none",
+    rounding: Rounding = "none",
     budget: int = BUDGET,
     time_budget: float | None = None,
     lower: Sequence[int] | np.ndarray | Tensor | None = None,
     seed: int = 0,
-    memory: int = 0,
+    memory_bytes: int = 0,
     device: str = "auto",
     progress: Progress | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Attacked:
-    """As :func:`attack`, with all that is known about each input.
-
-    Args:
-        network: As for :func:`attack`, likewise ``images``, ``labels`` and ``targeted``.
-        images: The inputs.
-        labels: Classes to leave or to reach.
-        targeted: Whether ``labels`` are to be reached.
-        method: ``auto``, or one of ``greedy``, ``saliency``, ``local``, ``values``, ``search``, ``exact``.
-        unit: What counts as one change: ``pixel``, ``feature``, or ``auto`` (pixels for images).
-        mask: True where values may change, see :func:`l0tre.make_domain`.
-        low: Smallest value, likewise.
-        high: Largest value, likewise.
-        domain: Instead of the last four.
-        rounding: ``8bit``: changed values are multiples of 1/255, so that the input survives storage as an image file.
-        budget: Forward and backward passes for each image. The last step may exceed it, and restoring superfluous
-            groups: by little at the default, several times over for a budget of a few passes.
-        time_budget: Seconds for all images together; ``None`` for no limit.
-        lower: Proved lower bounds, one for each image: an image is finished when its distance is one more. Only bounds
-            for all real values of this domain (``certified``) are of use.
-        seed: Of all chance.
-        memory: Bytes that batches may take; 0 for a share of what is free.
-        device: Where to compute, if ``network`` is not loaded yet.
-        progress: Told the method at work, the share of the budget that is spent, and the mean distance before it.
-        stop: Asked inside long steps; ends early with what there is.
+    """As :func:`attack`, with the same arguments and all that is known about each input.
 
     Returns:
         The result; every input was replayed by the network's own source on the CPU.
-
-    Raises:
-        L0treError: If anything given cannot be used.
     """
     _check_options(method, rounding, budget, time_budget)
     net, data = load_inputs(network, images, labels, device)
@@ -119,7 +151,7 @@ def attack_details(
         raise ConfigError(
             f"the method {method} needs gradients, which {net.name} does not give: use auto, greedy, search or exact"
         )
-    memory = memory or default_budget(net.device)
+    memory_bytes = memory_bytes or default_budget(net.device)
     for view, label, rows in _views(net, wanted, targeted):
         rows = rows[_undecided(view, flat[rows], label[rows])]
         task = Task(
@@ -129,7 +161,7 @@ def attack_details(
             least.to(net.device)[rows] + 1,
             rounding == "8bit",
         )
-        meter = Meter(view, len(rows), memory, halted)
+        meter = Meter(view, len(rows), memory_bytes, halted)
         found.add(rows, carry_out(meter, task, schedule(method, gradients), budget, seed, progress), meter)
     return found.result(net, domain, least, targeted, time.monotonic() - began, _notes(net, method, gradients))
 

@@ -5,20 +5,20 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from l0tre.api.evaluate import anytime
-from l0tre.api.inputs import Images, Labels
-from l0tre.api.load import load
+from l0tre.api.evaluate import begin
+from l0tre.api.inputs import Images, Labels, agree, reader
 from l0tre.api.runs import Watch, go_on, last_of
-from l0tre.data import Dataset, from_arrays
-from l0tre.domain import Domain
+from l0tre.data import Dataset
+from l0tre.defaults import ATTACK_QUERIES
+from l0tre.domain import Colours, Domain, GridKind
 from l0tre.errors import ConfigError, DataError, StoreError
+from l0tre.evaluation.problem import GuaranteeWish, Settings
 from l0tre.evaluation.results import Snapshot
 from l0tre.evaluation.standings import Comparison, Pair, Split, Standing, compare_snapshots
 from l0tre.figures.comparison import accuracy_and_robustness
 from l0tre.figures.tables import write_csv, write_json
-from l0tre.model.load import Source, knows_its_shape
+from l0tre.model.load import Source
 from l0tre.model.network import Network
 from l0tre.store.database import DATABASE
 
@@ -52,12 +52,21 @@ def compare(
     labels: Labels = None,
     *,
     resize: bool = False,
+    max_t: int = 2,
+    guarantee: GuaranteeWish = "auto",
+    epsilon: float = 0.25,
+    grid: GridKind = "uniform",
+    colours: Colours = "grid",
+    domain: Domain | None = None,
+    attack_queries: int = ATTACK_QUERIES,
+    sample_ms: float = 0.0,
+    seed: int = 0,
+    memory_bytes: int = 0,
     device: str = "auto",
+    time_budget: float | None = None,
     out: str | Path | None = None,
     resume: bool = False,
-    time_budget: float | None = None,
     stop: Callable[[], bool] = lambda: False,
-    **options: Any,
 ) -> Comparison:
     """Evaluate several networks on the same images and say which is more robust.
 
@@ -66,12 +75,21 @@ def compare(
         images: As for :func:`l0tre.evaluate`.
         labels: As for :func:`l0tre.evaluate`.
         resize: Whether to resize the images to each network's height and width. Pixels then differ in size.
+        max_t: As for :func:`l0tre.evaluate`, likewise all that follow up to ``memory_bytes``.
+        guarantee: What the lower bounds hold for.
+        epsilon: Spacing of the grid, in the domain's units.
+        grid: Kind of grid.
+        colours: Values of a pixel with several channels.
+        domain: What may change, for networks that all take inputs of its shape.
+        attack_queries: Forward and backward passes of the attack on each image.
+        sample_ms: Milliseconds for each image in the real-time mode.
+        seed: Of the attack and of the random subspaces.
+        memory_bytes: Bytes that batches may take; 0 for a share of what is free.
         device: Where to compute.
+        time_budget: Seconds for each network; ``None`` for no limit.
         out: A folder; every network has its run folder inside. ``None`` keeps nothing.
         resume: Go on with the runs in ``out``; finished ones are not repeated.
-        time_budget: Seconds for each network; ``None`` for no limit.
         stop: Asked between two steps.
-        options: Further arguments of :func:`l0tre.anytime`: ``max_t``, ``epsilon``, ``guarantee``, ...
 
     Returns:
         The comparison. It is about these images; nothing is claimed about others.
@@ -79,37 +97,45 @@ def compare(
     Raises:
         L0treError: If anything given cannot be used.
     """
+    settings = Settings(
+        max_t=max_t,
+        epsilon=epsilon,
+        grid=grid,
+        colours=colours,
+        memory_bytes=memory_bytes,
+        sample_ms=sample_ms,
+        seed=seed,
+        guarantee=guarantee,
+        attack_queries=attack_queries,
+    )
     sources = list(networks.values()) if isinstance(networks, Mapping) else list(networks)
-    data = images if isinstance(images, Dataset) else from_arrays(images, labels)
-    if isinstance(images, Dataset) and labels is not None:
-        raise ConfigError("the data set has its own labels: give labels only with arrays")
-    shape = tuple(data.images.shape[1:])
-    loaded = [load(s, input_shape=None if knows_its_shape(s) else shape, device=device) for s in sources]
-    names = list(networks) if isinstance(networks, Mapping) else name_networks(network.name for network in loaded)
-    entrants = [Entrant(name, net, _fit(data, net, resize)) for name, net in zip(names, loaded, strict=True)]
-    return compare_entrants(entrants, out=out, resume=resume, time_budget=time_budget, stop=stop, **options)
+    read = reader(images, labels, resize=resize)
+    pairs = [agree(source, read, device=device) for source in sources]
+    names = list(networks) if isinstance(networks, Mapping) else name_networks(network.name for network, _ in pairs)
+    entrants = [Entrant(name, network, data, domain) for name, (network, data) in zip(names, pairs, strict=True)]
+    return compare_entrants(entrants, settings, out=out, resume=resume, time_budget=time_budget, stop=stop)
 
 
 def compare_entrants(
     entrants: Sequence[Entrant],
+    settings: Settings,
     *,
     out: str | Path | None = None,
     resume: bool = False,
     time_budget: float | None = None,
     stop: Callable[[], bool] = lambda: False,
     watch: Watch = last_of,
-    **options: Any,
 ) -> Comparison:
     """As :func:`compare`, for networks and images that are loaded already.
 
     Args:
         entrants: Networks of different names, each with the same images.
+        settings: How to search.
         out: As for :func:`compare`.
         resume: As for :func:`compare`.
         time_budget: As for :func:`compare`.
         stop: As for :func:`compare`.
         watch: Goes through the snapshots of each run, whose network's name comes first, and returns the last one.
-        options: As for :func:`compare`.
 
     Returns:
         The comparison of the networks that were begun; with ``out`` it is written there too.
@@ -119,19 +145,20 @@ def compare_entrants(
     if folder is not None and not resume:
         begun = [entrant.name for entrant in entrants if (folder / entrant.name / DATABASE).exists()]
         if begun:
-            raise StoreError(f"{folder} holds runs already ({', '.join(begun)}): give --resume, or another --out")
+            raise StoreError(f"{folder} holds runs already ({', '.join(begun)}): give `resume=True`, or another `out`")
     if folder is None and resume:
-        raise ConfigError("there is nothing to resume without a folder: give the folder of the first call to --out")
+        raise ConfigError("there is nothing to resume without a folder: give the folder of the first call as `out`")
     results: dict[str, Snapshot] = {}
     for entrant in entrants:
         if stop():
             break
-        arguments = {**options, "domain": entrant.domain, "time_budget": time_budget, "stop": stop}
+        network, data, domain = entrant.network, entrant.data, entrant.domain
         try:
             if folder is None:
-                snapshots = anytime(entrant.network, entrant.data, **arguments)
+                snapshots = begin(network, data, settings=settings, domain=domain, time_budget=time_budget, stop=stop)
             else:
-                snapshots = go_on(folder / entrant.name, entrant.network, entrant.data, **arguments)
+                place = folder / entrant.name
+                snapshots = go_on(place, network, data, settings, domain=domain, time_budget=time_budget, stop=stop)
         except DataError as error:
             raise DataError(f"{entrant.name}: {error}") from error
         results[entrant.name] = watch(entrant.name, snapshots)
@@ -206,12 +233,6 @@ def name_networks(names: Iterable[str]) -> list[str]:
         number = next(n for n in itertools.count(1) if (short if n == 1 else f"{short}-{n}") not in found)
         found.append(short if number == 1 else f"{short}-{number}")
     return found
-
-
-def _fit(data: Dataset, network: Network, resize: bool) -> Dataset:
-    """The data in a network's own size."""
-    fitted = from_arrays(data.images, data.labels, input_shape=network.input_shape, name=data.name, resize=resize)
-    return replace(fitted, indices=data.indices)
 
 
 def _check(entrants: Sequence[Entrant]) -> None:

@@ -1,4 +1,4 @@
-"""The functions that users call: evaluate, anytime, resume."""
+"""The functions that users call: evaluate, anytime, resume, resume_anytime."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -7,15 +7,93 @@ from typing import Any
 
 from l0tre.api.inputs import Images, Labels, load_inputs
 from l0tre.api.load import load
+from l0tre.defaults import ATTACK_QUERIES
 from l0tre.domain import Colours, Domain, GridKind
-from l0tre.errors import StoreError
+from l0tre.errors import ConfigError, StoreError
 from l0tre.evaluation.driver import drive
-from l0tre.evaluation.problem import ATTACK, GuaranteeWish, Settings, make_problem, start
+from l0tre.evaluation.exports import write_exports
+from l0tre.evaluation.problem import GuaranteeWish, Settings, make_problem, start
 from l0tre.evaluation.results import Snapshot
 from l0tre.model.load import Source
-from l0tre.store import Inputs, Run, create_run, open_run, read_config, read_inputs, write_exports
+from l0tre.store import Inputs, Run, create_run, open_run, read_config, read_inputs
 
-__all__ = ["anytime", "evaluate", "resume", "resume_anytime"]
+__all__ = ["anytime", "begin", "evaluate", "resume", "resume_anytime"]
+
+
+def evaluate(
+    network: Source,
+    images: Images,
+    labels: Labels = None,
+    *,
+    max_t: int = 2,
+    guarantee: GuaranteeWish = "auto",
+    epsilon: float = 0.25,
+    grid: GridKind = "uniform",
+    colours: Colours = "grid",
+    domain: Domain | None = None,
+    attack_queries: int = ATTACK_QUERIES,
+    sample_ms: float = 0.0,
+    seed: int = 0,
+    memory_bytes: int = 0,
+    device: str = "auto",
+    time_budget: float | None = None,
+    out: str | Path | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    extra_config: Mapping[str, Any] | None = None,
+) -> Snapshot:
+    """Evaluate a set of inputs and return the final bounds.
+
+    Args:
+        network: What :func:`l0tre.load` gives or takes.
+        images: ``[images, *shape]`` in the domain, or a data set from :func:`l0tre.load_data`.
+        labels: One for each image; without them the network's own decisions count.
+        max_t: Largest number of groups that are changed together exhaustively.
+        guarantee: What the lower bounds hold for: ``certified`` (all real values), ``grid``, ``lipschitz`` (all real
+            values, ``max_t`` at most 2), or ``auto``: certified where the network's operations allow it, else grid.
+        epsilon: Spacing of the grid, in the domain's units.
+        grid: ``uniform`` (end points included, spacing at most ``epsilon``) or ``paper`` (the published code's).
+        colours: ``grid`` (all combinations of a pixel's channel values) or ``corners`` (end points only).
+        domain: What may change, see :func:`l0tre.make_domain`; default every pixel or feature in [0, 1].
+        attack_queries: Forward and backward passes for each image to look for closer adversarial inputs (see
+            :func:`l0tre.attack`), beyond what the search gives anyway; 0 for none.
+        sample_ms: Milliseconds for each image in the real-time mode: random subspaces of ``max_t`` groups instead of
+            all, upper bounds only, guarantee ``sampled``; 0 for the exhaustive search.
+        seed: Of the attack and of the random subspaces.
+        memory_bytes: Bytes that batches may take; 0 for a share of what is free.
+        device: Where to compute, if ``network`` is not loaded yet.
+        time_budget: Seconds; ``None`` for no limit.
+        out: A new folder for a run that survives a crash and can be resumed.
+        stop: Asked between two steps; ends the evaluation with what there is.
+        extra_config: More entries for the stored configuration.
+
+    Returns:
+        The last snapshot, which is the result.
+
+    Raises:
+        L0treError: If anything given cannot be used.
+    """
+    return _last(
+        anytime(
+            network,
+            images,
+            labels,
+            max_t=max_t,
+            guarantee=guarantee,
+            epsilon=epsilon,
+            grid=grid,
+            colours=colours,
+            domain=domain,
+            attack_queries=attack_queries,
+            sample_ms=sample_ms,
+            seed=seed,
+            memory_bytes=memory_bytes,
+            device=device,
+            time_budget=time_budget,
+            out=out,
+            stop=stop,
+            extra_config=extra_config,
+        )
+    )
 
 
 def anytime(
@@ -24,15 +102,15 @@ def anytime(
     labels: Labels = None,
     *,
     max_t: int = 2,
+    guarantee: GuaranteeWish = "auto",
     epsilon: float = 0.25,
     grid: GridKind = "uniform",
     colours: Colours = "grid",
     domain: Domain | None = None,
-    memory: int = 0,
-    sample: float = 0.0,
+    attack_queries: int = ATTACK_QUERIES,
+    sample_ms: float = 0.0,
     seed: int = 0,
-    guarantee: GuaranteeWish = "auto",
-    attack: int = ATTACK,
+    memory_bytes: int = 0,
     device: str = "auto",
     time_budget: float | None = None,
     out: str | Path | None = None,
@@ -41,36 +119,51 @@ def anytime(
 ) -> Iterator[Snapshot]:
     """Evaluate a set of inputs, giving out the bounds after every step; stop whenever you like.
 
-    Args:
-        network: What :func:`l0tre.load` gives or takes.
-        images: ``[images, *shape]`` in the domain, or a data set from :func:`l0tre.data.load_data`.
-        labels: One for each image; without them the network's own decisions count.
-        max_t: Largest number of groups that are changed together exhaustively.
-        epsilon: Spacing of the grid, in the domain's units.
-        grid: ``uniform`` (end points included, spacing at most ``epsilon``) or ``paper`` (the published code's).
-        colours: ``grid`` (all combinations of a pixel's channel values) or ``corners`` (end points only).
-        domain: What may change, see :func:`l0tre.make_domain`; default every pixel or feature in [0, 1].
-        memory: Bytes that batches may take; 0 for a share of what is free.
-        sample: Milliseconds for each image in the real-time mode: random subspaces of ``max_t`` groups instead of all,
-            upper bounds only, guarantee ``sampled``; 0 for the exhaustive search.
-        seed: Of the random subspaces.
-        guarantee: What the lower bounds hold for: ``certified`` (all real values), ``grid``, ``lipschitz`` (all real
-            values, ``max_t`` at most 2), or ``auto``: certified where the network's operations allow it, else grid.
-        attack: Forward and backward passes for each image to look for closer adversarial inputs (see
-            :func:`l0tre.attack`), beyond what the search gives anyway; 0 for none.
-        device: Where to compute, if ``network`` is not loaded yet.
-        time_budget: Seconds; ``None`` for no limit.
-        out: A new folder for a run that survives a crash and can be resumed.
-        stop: Asked between two steps.
-        extra_config: More entries for the stored configuration.
+    The arguments are those of :func:`evaluate`. What cannot be used is refused at once, before the first snapshot.
 
     Yields:
-        A :class:`Snapshot` after every step.
-
-    Raises:
-        L0treError: At once, before the first snapshot, if anything given cannot be used.
+        A :class:`Snapshot` after every step; the last one is the result.
     """
-    settings = Settings(max_t, epsilon, grid, colours, memory, sample, seed, guarantee, attack)
+    settings = Settings(
+        max_t=max_t,
+        epsilon=epsilon,
+        grid=grid,
+        colours=colours,
+        memory_bytes=memory_bytes,
+        sample_ms=sample_ms,
+        seed=seed,
+        guarantee=guarantee,
+        attack_queries=attack_queries,
+    )
+    return begin(
+        network,
+        images,
+        labels,
+        settings=settings,
+        domain=domain,
+        device=device,
+        time_budget=time_budget,
+        out=out,
+        stop=stop,
+        extra_config=extra_config,
+    )
+
+
+def begin(
+    network: Source,
+    images: Images,
+    labels: Labels = None,
+    *,
+    settings: Settings,
+    domain: Domain | None = None,
+    device: str = "auto",
+    time_budget: float | None = None,
+    out: str | Path | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    extra_config: Mapping[str, Any] | None = None,
+) -> Iterator[Snapshot]:
+    """As :func:`anytime`, with how to search gathered in ``settings``."""
+    _check_budget(time_budget)
     net, data = load_inputs(network, images, labels, device)
     problem = make_problem(
         net,
@@ -101,19 +194,30 @@ def _recorded(snapshots: Iterator[Snapshot], run: Run, inputs: Inputs) -> Iterat
             write_exports(run.folder, last, inputs.images, inputs.indices)
 
 
-def evaluate(network: Source, images: Images, labels: Labels = None, **options: Any) -> Snapshot:
-    """Evaluate a set of inputs and return the final bounds.
+def resume(
+    folder: str | Path,
+    network: Source | None = None,
+    *,
+    device: str = "auto",
+    time_budget: float | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Snapshot:
+    """Go on with a run folder where it stopped, to its end; no finished step is repeated.
 
     Args:
-        network: As for :func:`anytime`.
-        images: As for :func:`anytime`.
-        labels: As for :func:`anytime`.
-        options: All other arguments of :func:`anytime`.
+        folder: The run folder.
+        network: The network, if it did not come from a file or a name; it must be the same one.
+        device: Where to compute.
+        time_budget: Seconds for this call; ``None`` for no limit.
+        stop: Asked between two steps.
 
     Returns:
-        The last snapshot.
+        The last snapshot, seconds and queries counted from the run's very start.
+
+    Raises:
+        StoreError: If the folder is not a run, is damaged, or the network is another one.
     """
-    return _last(anytime(network, images, labels, **options))
+    return _last(resume_anytime(folder, network, device=device, time_budget=time_budget, stop=stop))
 
 
 def resume_anytime(
@@ -124,21 +228,12 @@ def resume_anytime(
     time_budget: float | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Snapshot]:
-    """Go on with a run folder where it stopped; no finished step is repeated.
-
-    Args:
-        folder: The run folder.
-        network: The network, if it did not come from a file or a name; it must be the same one.
-        device: Where to compute.
-        time_budget: Seconds for this call; ``None`` for no limit.
-        stop: Asked between two steps.
+    """As :func:`resume`, giving out the bounds after every step.
 
     Yields:
-        A snapshot after every step, seconds and queries counted from the run's very start.
-
-    Raises:
-        StoreError: If the folder is not a run, is damaged, or the network is another one.
+        A snapshot after every step.
     """
+    _check_budget(time_budget)
     folder = Path(folder)
     config, inputs = read_config(folder), read_inputs(folder)
     model = config["model"]
@@ -170,18 +265,10 @@ def resume_anytime(
     return _recorded(drive(problem, state, recorder=run, time_budget=time_budget, stop=stop), run, inputs)
 
 
-def resume(folder: str | Path, network: Source | None = None, **options: Any) -> Snapshot:
-    """Go on with a run folder to its end.
-
-    Args:
-        folder: The run folder.
-        network: As for :func:`resume_anytime`.
-        options: All other arguments of :func:`resume_anytime`.
-
-    Returns:
-        The last snapshot.
-    """
-    return _last(resume_anytime(folder, network, **options))
+def _check_budget(seconds: float | None) -> None:
+    """Refuse a time that is none before any work, and before a folder is made for it."""
+    if seconds is not None and not seconds >= 0:
+        raise ConfigError(f"`time_budget` is {seconds} seconds: give 0 or more")
 
 
 def _last(snapshots: Iterator[Snapshot]) -> Snapshot:

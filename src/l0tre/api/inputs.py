@@ -1,20 +1,59 @@
-"""A network and its inputs, from whatever the user gives."""
+"""A network and its inputs, from whatever the user gives: the one place where they agree on a shape."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from l0tre.api.load import load
 from l0tre.data import Dataset, from_arrays
+from l0tre.data.layout import fit
 from l0tre.errors import DataError
-from l0tre.model.load import Source, knows_its_shape
+from l0tre.model.load import Numbers, Source, knows_its_shape
 from l0tre.model.network import Network
 
-__all__ = ["Images", "Labels", "load_inputs"]
+__all__ = ["Image", "Images", "Labels", "agree", "load_inputs", "load_one", "reader"]
 
 Images = np.ndarray | Tensor | Dataset
+Image = np.ndarray | Tensor | Dataset
 Labels = np.ndarray | Tensor | Sequence[int] | None
+Shape = tuple[int, ...]
+Reader = Callable[[Shape | None], Dataset]  # gives data in a shape, or in its own one
+
+
+def agree(
+    source: Source,
+    read: Reader,
+    *,
+    device: str,
+    input_shape: Shape | None = None,
+    mean: Numbers | None = None,
+    std: Numbers | None = None,
+) -> tuple[Network, Dataset]:
+    """Load a network and data of one shape: the network's if it says one, else the data's.
+
+    Args:
+        source: What :func:`l0tre.load` takes.
+        read: Gives the data in the shape that it is asked for.
+        device: Where to compute, if the network is not loaded yet.
+        input_shape: Shape of one input, if the user gave one.
+        mean: As for :func:`l0tre.load`.
+        std: As for :func:`l0tre.load`.
+
+    Returns:
+        The network and the data.
+
+    Raises:
+        L0treError: If either cannot be used, or they do not fit.
+    """
+    if input_shape is not None or knows_its_shape(source):
+        network = load(source, mean=mean, std=std, input_shape=input_shape, device=device)
+        return network, read(network.input_shape)
+    data = read(None)
+    shape = tuple(data.images.shape[1:])
+    return load(source, mean=mean, std=std, input_shape=shape, device=device), data
 
 
 def load_inputs(source: Source, images: Images, labels: Labels, device: str) -> tuple[Network, Dataset]:
@@ -32,12 +71,67 @@ def load_inputs(source: Source, images: Images, labels: Labels, device: str) -> 
     Raises:
         L0treError: If either cannot be used.
     """
-    if isinstance(images, Dataset):
-        if labels is not None:
-            raise DataError("the data set has its own labels: give labels only with arrays")
-        return load(source, input_shape=tuple(images.images.shape[1:]), device=device), images
-    if knows_its_shape(source):
-        net = load(source, device=device)
-        return net, from_arrays(images, labels, input_shape=net.input_shape)
-    data = from_arrays(images, labels)
-    return load(source, input_shape=tuple(data.images.shape[1:]), device=device), data
+    return agree(source, reader(images, labels), device=device)
+
+
+def load_one(source: Source, image: Image, label: int | None, device: str) -> tuple[Network, Dataset]:
+    """Load a network, and bring one image into its shape.
+
+    Args:
+        source: What :func:`l0tre.load` takes.
+        image: One input, a batch of one, or a data set of one.
+        label: Its label, only with arrays.
+        device: Where to compute, if the network is not loaded yet.
+
+    Returns:
+        The network and a data set of one.
+
+    Raises:
+        L0treError: If either cannot be used, or there are several images.
+    """
+    labels = None if label is None else [label]
+    if isinstance(image, Dataset):
+        if len(image.images) != 1:
+            raise DataError(f"{len(image.images)} images were given: give one, for example select(data, indices=[0])")
+        return load_inputs(source, image, labels, device)
+    array = image if isinstance(image, Tensor) else np.asarray(image)
+    return agree(source, lambda shape: reader(_batch_of_one(array, shape), labels)(shape), device=device)
+
+
+def reader(images: Images, labels: Labels = None, *, resize: bool = False) -> Reader:
+    """From images and labels to a function that gives them in a network's shape.
+
+    Args:
+        images: Arrays, or a data set with its own labels.
+        labels: One for each image, only with arrays.
+        resize: Whether images of another height or width are resized by area averaging.
+
+    Raises:
+        DataError: If labels come with a data set.
+    """
+    if not isinstance(images, Dataset):
+        return lambda shape: from_arrays(images, labels, input_shape=shape, resize=resize and shape is not None)
+    if labels is not None:
+        raise DataError("the data set has its own labels: give labels only with arrays")
+
+    def fitted(shape: Shape | None) -> Dataset:
+        if shape is None:
+            return images
+        return replace(images, images=fit(images.images, shape, resize=resize, name=images.name).contiguous())
+
+    return fitted
+
+
+def _batch_of_one(image: np.ndarray | Tensor, shape: Shape | None) -> np.ndarray | Tensor:
+    """``[1, *shape]`` from one input with or without the first axis of a batch.
+
+    Three axes without a network that says its shape are an image, not a batch: ``[1, 28, 28]`` has one channel.
+    """
+    given, axes = tuple(image.shape), image.ndim
+    whole = 2 if shape is None else len(shape) + 1  # axes of a batch
+    if given != shape and (axes == 4 or axes == whole):
+        if given[0] == 1:
+            return image
+        if axes == 4 or given[1:] == shape:
+            raise DataError(f"{given[0]} images were given, an array of shape {given}: give one, such as images[0]")
+    return torch.unsqueeze(image, 0) if isinstance(image, Tensor) else image[np.newaxis]

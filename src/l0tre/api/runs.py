@@ -1,15 +1,17 @@
 """Start a run folder, or go on with one, whichever is there."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from l0tre.api.evaluate import anytime, resume_anytime
+from l0tre.api.evaluate import begin, resume_anytime
 from l0tre.data import Dataset
+from l0tre.domain import Domain, make_domain
 from l0tre.errors import StoreError
+from l0tre.evaluation.problem import Settings
 from l0tre.evaluation.results import Snapshot
 from l0tre.model.network import Network
 from l0tre.store import read_config, read_inputs, read_snapshot
@@ -25,10 +27,11 @@ def go_on(
     folder: Path,
     network: Network,
     data: Dataset,
+    settings: Settings,
     *,
+    domain: Domain | None = None,
     time_budget: float | None = None,
     stop: Callable[[], bool] = lambda: False,
-    **options: Any,
 ) -> Iterator[Snapshot]:
     """Start a run folder, or go on with it where it stopped.
 
@@ -36,29 +39,30 @@ def go_on(
         folder: The run folder, which need not be there yet.
         network: The network.
         data: The images, already in the network's shape.
+        settings: How to search.
+        domain: What may change; default every pixel or feature in [0, 1].
         time_budget: Seconds for this call; ``None`` for no limit.
         stop: Asked between two steps.
-        options: All other arguments of :func:`l0tre.anytime`.
 
     Returns:
         The snapshots; of a finished run the stored one alone, and nothing is computed.
 
     Raises:
-        StoreError: If the folder holds a run with another network, other images or other settings.
+        StoreError: If the folder holds a run with another network, other images, another domain or other settings.
     """
     if not (folder / DATABASE).exists():
-        return anytime(network, data, out=folder, time_budget=time_budget, stop=stop, **options)
-    _check_same(folder, network, data, options)
+        return begin(network, data, settings=settings, domain=domain, out=folder, time_budget=time_budget, stop=stop)
+    _check_same(folder, network, data, settings, domain or make_domain(network.input_shape))
     stored = read_snapshot(folder)
     if stored.finished:
         return iter((stored,))
     return resume_anytime(folder, network, time_budget=time_budget, stop=stop)
 
 
-def _check_same(folder: Path, network: Network, data: Dataset, options: Mapping[str, Any]) -> None:
+def _check_same(folder: Path, network: Network, data: Dataset, settings: Settings, domain: Domain) -> None:
     """Refuse to go on with a run that was set up otherwise than asked for now."""
     config, inputs = read_config(folder), read_inputs(folder)
-    other = "give what it was begun with, or another --out"
+    other = "give what it was begun with, or another `out`"
     if config["model"]["fingerprint"] != network.fingerprint:
         raise StoreError(
             f"{folder} holds a run of another network than {network.name} (its weights or operations differ): {other}"
@@ -67,10 +71,12 @@ def _check_same(folder: Path, network: Network, data: Dataset, options: Mapping[
         raise StoreError(
             f"{folder} holds a run on {len(inputs.indices)} images, not on the {len(data.indices)} asked for: {other}"
         )
-    for name, wish in options.items():
+    if not all(torch.equal(getattr(inputs.domain, name), getattr(domain, name)) for name in ("members", "low", "high")):
+        raise StoreError(f"{folder} holds a run in which other values may change than asked for: {other}")
+    for name, wish in asdict(settings).items():
         stored = config["settings"].get(name, wish)
-        if name != "memory" and stored != wish and (name, wish) != ("guarantee", "auto"):
-            raise StoreError(f"{folder} holds a run with {name} {stored}, not {wish}: {other}")
+        if name != "memory_bytes" and stored != wish and (name, wish) != ("guarantee", "auto"):
+            raise StoreError(f"{folder} holds a run with `{name}` {stored}, not {wish}: {other}")
 
 
 def last_of(_: str, snapshots: Iterator[Snapshot]) -> Snapshot:

@@ -1,14 +1,11 @@
 """The paper's S(T0, t) and its solution tensor, for users."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from l0tre.api.inputs import load_inputs
-from l0tre.data import Dataset
+from l0tre.api.inputs import Images, Labels, load_inputs
 from l0tre.domain import Colours, Domain, GridKind, make_domain, make_grid
 from l0tre.errors import ConfigError
 from l0tre.exhaustive.grid_scan import make_level, solutions
@@ -22,7 +19,7 @@ from l0tre.objective import AllRivals
 __all__ = ["Sensitivity", "sensitivity"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)  # tensors have no single truth value to compare by
 class Sensitivity:
     """How far the label's score can drop when sets of ``t`` groups change; everything on the CPU.
 
@@ -40,6 +37,10 @@ class Sensitivity:
     values: Tensor
     unit: str
 
+    def __repr__(self) -> str:
+        images, sets, t = self.groups.shape
+        return f"Sensitivity({images} images, {sets} sets of {t} {self.unit}{'' if t == 1 else 's'})"
+
     def solution(self, images: Tensor, image: int) -> Tensor:
         """The paper's solution tensor for one image: the worst input of each set, ``[sets, *shape]``."""
         original = images[image].detach().cpu().to(torch.float32)
@@ -51,8 +52,8 @@ class Sensitivity:
 @torch.inference_mode()
 def sensitivity(
     network: Source,
-    images: np.ndarray | Tensor | Dataset,
-    labels: np.ndarray | Tensor | Sequence[int] | None = None,
+    images: Images,
+    labels: Labels = None,
     *,
     t: int = 1,
     top: int | None = None,
@@ -60,24 +61,24 @@ def sensitivity(
     grid: GridKind = "uniform",
     colours: Colours = "grid",
     domain: Domain | None = None,
-    memory: int = 0,
+    memory_bytes: int = 0,
     device: str = "auto",
 ) -> Sensitivity:
     """Subspace sensitivities of every set of ``t`` groups.
 
     Args:
-        network: As for :func:`l0tre.anytime`.
-        images: As for :func:`l0tre.anytime`.
+        network: As for :func:`l0tre.evaluate`.
+        images: As for :func:`l0tre.evaluate`.
         labels: Whose score drops; default the network's decisions.
         t: Size of a set.
         top: Keep only so many sets of each image, the largest drops first. Default: all, in the order of the groups,
             for ``t = 1``; 100 for larger ``t``.
-        epsilon: As for :func:`l0tre.anytime`.
-        grid: As for :func:`l0tre.anytime`.
-        colours: As for :func:`l0tre.anytime`.
-        domain: As for :func:`l0tre.anytime`.
-        memory: As for :func:`l0tre.anytime`.
-        device: As for :func:`l0tre.anytime`.
+        epsilon: As for :func:`l0tre.evaluate`.
+        grid: As for :func:`l0tre.evaluate`.
+        colours: As for :func:`l0tre.evaluate`.
+        domain: As for :func:`l0tre.evaluate`.
+        memory_bytes: As for :func:`l0tre.evaluate`.
+        device: As for :func:`l0tre.evaluate`.
 
     Returns:
         The drops and the inputs that attain them.
@@ -89,7 +90,7 @@ def sensitivity(
     where.check(data.images, data.indices)
     values = make_grid(where, epsilon, grid, colours).to(net.device)
     level = make_level(where.to(net.device), values, t)
-    budget = memory or default_budget(net.device)
+    budget = memory_bytes or default_budget(net.device)
     batcher = Batcher(net, budget)
     scores = batcher.run(len(data.images), lambda a, b: data.images[a:b])
     wanted = scores.argmax(1) if data.labels is None else data.labels.to(net.device)

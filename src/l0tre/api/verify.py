@@ -7,19 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
-from torch import Tensor
 
-from l0tre.api.inputs import load_inputs
+from l0tre.api.inputs import Image, load_one
 from l0tre.certify.checker.certificate import make_certificate, write_certificate
 from l0tre.certify.proof import ARITHMETIC
 from l0tre.certify.regions.tree import make_tree
-from l0tre.data import Dataset
-from l0tre.domain import Domain
+from l0tre.domain import Colours, Domain, GridKind, make_domain
 from l0tre.errors import ConfigError
 from l0tre.evaluation.driver import drive
-from l0tre.evaluation.problem import Problem, Settings, make_problem, start
+from l0tre.evaluation.problem import GuaranteeWish, Problem, Settings, make_problem, start
 from l0tre.evaluation.results import Guarantee, ImageBounds, Snapshot, Witness
 from l0tre.findings import Evidence
 from l0tre.model.load import Source
@@ -27,7 +24,7 @@ from l0tre.model.load import Source
 __all__ = ["Verdict", "verify"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Verdict:
     """The answer to: can changing at most ``radius`` groups change the decision?
 
@@ -61,36 +58,51 @@ class Verdict:
     seconds: float
     queries: int
 
+    def __repr__(self) -> str:
+        what = f"at most {self.radius} {self.unit}{'' if self.radius == 1 else 's'}"
+        return f"Verdict({self.answer}: {what}; lower {self.lower}, upper {self.upper}, {self.guarantee})"
+
 
 def verify(
     network: Source,
-    image: np.ndarray | Tensor | Dataset,
+    image: Image,
     label: int | None = None,
     *,
     radius: int,
+    guarantee: GuaranteeWish = "auto",
+    epsilon: float = 0.25,
+    grid: GridKind = "uniform",
+    colours: Colours = "grid",
     domain: Domain | None = None,
+    attack_queries: int = 0,
+    seed: int = 0,
+    memory_bytes: int = 0,
     device: str = "auto",
     time_budget: float | None = None,
     stop: Callable[[], bool] = lambda: False,
     certificate: str | Path | None = None,
     about: Mapping[str, Any] | None = None,
-    **settings: Any,
 ) -> Verdict:
     """Decide whether one input keeps its decision when at most ``radius`` groups change.
 
     Args:
-        network: As for :func:`l0tre.anytime`.
-        image: One input, of the network's input shape, or a data set of one.
+        network: As for :func:`l0tre.evaluate`.
+        image: One input of the network's shape, a batch of one (``[1, *shape]``), or a data set of one.
         label: Its label; default the network's decision.
         radius: Number of groups that may change.
-        domain: As for :func:`l0tre.anytime`, likewise ``device``, ``time_budget`` and ``stop``.
+        guarantee: As for :func:`l0tre.evaluate`, likewise all that follow up to ``device``.
+        epsilon: Spacing of the grid, in the domain's units.
+        grid: Kind of grid.
+        colours: Values of a pixel with several channels.
+        domain: What may change.
+        attack_queries: Forward and backward passes of an attack before the proof, which looks for witnesses itself.
+        seed: Of the attack.
+        memory_bytes: Bytes that batches may take; 0 for a share of what is free.
         device: Where to compute, if ``network`` is not loaded yet.
         time_budget: Seconds; the answer is ``unknown`` after them.
         stop: Asked between two steps.
         certificate: File for the proof, written if the answer is ``safe``; see :func:`l0tre.check`.
         about: More entries for the certificate's description.
-        settings: ``guarantee``, ``epsilon``, ``grid``, ``colours``, ``memory``, ``attack`` as for
-            :func:`l0tre.anytime`; the default of ``attack`` is 0 here, as a proof looks for witnesses itself.
 
     Returns:
         The verdict.
@@ -98,22 +110,32 @@ def verify(
     Raises:
         ConfigError: If ``radius`` is below 1 or above the number of groups, or a certificate is wanted of a proof that
             is not certified.
-        DataError: If the network misclassifies the input unchanged.
+        DataError: If there is not one image, or the network misclassifies it unchanged.
     """
     if radius < 1:
-        raise ConfigError(f"the radius is {radius}: give 1 or more")
-    if isinstance(image, Dataset):
-        images, labels = image, None
-    else:
-        images, labels = image[None], None if label is None else [label]  # type: ignore[assignment]
-    net, data = load_inputs(network, images, labels, device)
+        raise ConfigError(f"`radius` is {radius}: give 1 or more")
+    net, data = load_one(network, image, label, device)
+    domain = domain or make_domain(net.input_shape)
+    if radius > domain.groups:
+        raise ConfigError(
+            f"`radius` is {radius}, but only {domain.groups} {domain.unit}s may change: give at most {domain.groups}"
+        )
     problem = make_problem(
         net,
         data.images,
         data.labels,
         indices=data.indices,
         domain=domain,
-        settings=Settings(max_t=radius, **{"attack": 0, **settings}),
+        settings=Settings(
+            max_t=radius,
+            epsilon=epsilon,
+            grid=grid,
+            colours=colours,
+            memory_bytes=memory_bytes,
+            seed=seed,
+            guarantee=guarantee,
+            attack_queries=attack_queries,
+        ),
         extra_config={"data": {"name": data.name}},
     )
     if certificate is not None and problem.settings.guarantee != "certified":

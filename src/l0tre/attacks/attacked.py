@@ -8,7 +8,7 @@ from torch import Tensor
 __all__ = ["Attacked"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)  # tensors have no single truth value to compare by
 class Attacked:
     """Adversarial inputs with as few changed groups as were found; all tensors on the CPU.
 
@@ -41,6 +41,14 @@ class Attacked:
     seconds: float
     unit: str
     notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.adversarial)
+
+    def __repr__(self) -> str:
+        count = int(self.changed.sum())
+        mean = f", mean {self.mean:.3f} {self.unit}s" if count else ""
+        return f"Attacked({count} of {len(self)} images changed{mean}, {self.seconds:.1f} s)"
 
     @property
     def changed(self) -> Tensor:

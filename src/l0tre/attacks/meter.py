@@ -104,7 +104,7 @@ class Meter:
                 scores[rows], slopes[rows] = self._differentiate(inputs[rows], rows, loss)
             except torch.OutOfMemoryError as error:
                 if self.batcher.rows == 1:
-                    raise ModelError("the device has too little memory for a single input: use --device cpu") from error
+                    raise ModelError("the device has too little memory for one input: use `device='cpu'`") from error
                 torch.cuda.empty_cache()
                 self.batcher.rows //= 2
                 continue

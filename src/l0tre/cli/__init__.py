@@ -20,19 +20,20 @@ def main() -> None:
         if package not in ("typer", "rich", "click"):
             raise
         _fail(f"the command line needs {package}; install it with: pip install 'l0tre[cli]'")
+    from l0tre.cli.flags import in_flags
     from l0tre.errors import L0treError
 
     if not sys.argv[1:]:
         sys.argv.append("--help")
     try:
-        code = app(standalone_mode=False)
+        code = app(prog_name="l0tre", standalone_mode=False)
     except UsageError as error:
         message = error.format_message().rstrip(".")
         _fail(f"{message}; see {'l0tre' if error.ctx is None else error.ctx.command_path} --help")
     except (L0treError, OSError) as error:
         if os.environ.get("L0TRE_DEBUG"):
             traceback.print_exc()
-        _fail(str(error))
+        _fail(in_flags(str(error)))
     except Exception:  # a defect of ours: exit code 1 would read as an answer of `verify`
         traceback.print_exc()
         _fail("this is a defect in l0tre; please report it with the lines above")

@@ -1,57 +1,55 @@
-"""Options that several commands share, and how their texts are read."""
+"""Options that several commands share, each written once.
 
+A command lists what it adds, and takes what it shares as whole sets: a parameter whose type is one of the dataclasses
+below stands for all options of that set. Nothing here loads torch, so that help comes at once.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, cast
-from zipfile import BadZipFile
+from typing import Annotated, Any, get_type_hints
 
-import numpy as np
 import typer
 
-from l0tre.domain import Groups, Range
 from l0tre.errors import ConfigError
 
 __all__ = [
+    "DATA",
+    "DATA_HELP",
+    "DOMAIN",
+    "MODEL",
+    "MODEL_HELP",
+    "SEARCH",
+    "Choices",
     "ColoursOption",
     "DataArgument",
     "DataDirOption",
     "DeviceOption",
     "EpsilonOption",
-    "GridOption",
     "GroupsOption",
-    "GuaranteeOption",
-    "HighOption",
     "InputShapeOption",
-    "LowOption",
-    "MaskOption",
-    "MeanOption",
-    "MemoryOption",
+    "JsonOption",
+    "ModelArgument",
+    "Output",
     "QuietOption",
-    "ResizeOption",
-    "ScaleOption",
-    "SplitOption",
-    "StdOption",
+    "Search",
+    "Selection",
+    "Several",
     "check_budget",
-    "parse_array",
-    "parse_groups",
-    "parse_numbers",
-    "parse_range",
-    "parse_shape",
+    "with_sets",
 ]
 
 DATA_HELP = (
     "Images: .npz, .npy, ERAN-style .csv, a folder of pictures, or a name: "
     "digits, mnist5k, mnist, fashion-mnist, cifar10."
 )
+MODEL_HELP = "Network: .onnx, .pt2, package.module:name, file.py:name, or a name of l0tre zoo list (sdnn)."
 MODEL, DATA, DOMAIN, SEARCH = "Model", "Data", "What may change", "Search"
 
+ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False)]
 DataArgument = Annotated[str, typer.Argument(metavar="DATA", help=DATA_HELP, show_default=False)]
-MeanOption = Annotated[
-    str | None,
-    typer.Option(help="Mean inside the model: 0.1307, or one a channel: 0.49,0.48,0.45.", rich_help_panel=MODEL),
-]
-StdOption = Annotated[
-    str | None, typer.Option(help="Standard deviation inside the model, likewise.", rich_help_panel=MODEL)
-]
 InputShapeOption = Annotated[
     str | None,
     typer.Option(
@@ -63,46 +61,17 @@ DataDirOption = Annotated[
     Path | None,
     typer.Option(envvar="L0TRE_DATA", help="Folder with mnist, fashion-mnist, cifar10 files.", rich_help_panel=DATA),
 ]
-SplitOption = Annotated[str, typer.Option(help="test or train, for data that has both.", rich_help_panel=DATA)]
-ScaleOption = Annotated[
-    float | None,
-    typer.Option(help="Divide values by this; default 255 for 8-bit data, 1 for floats.", rich_help_panel=DATA),
-]
-ResizeOption = Annotated[
-    bool, typer.Option("--resize", help="Resize images to the network's height and width.", rich_help_panel=DATA)
-]
 GroupsOption = Annotated[
     str,
     typer.Option(
+        "--groups",
+        "--unit",
         metavar="KIND|FILE.npy",
         help="What counts as one change: pixel, feature, auto (pixels for images), or group numbers in an array.",
         rich_help_panel=DOMAIN,
     ),
 ]
-MaskOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE.npy", help="True where values may change (input's shape, or H x W).", rich_help_panel=DOMAIN
-    ),
-]
-LowOption = Annotated[
-    str, typer.Option(metavar="NUMBER|FILE.npy", help="Smallest value, before normalisation.", rich_help_panel=DOMAIN)
-]
-HighOption = Annotated[
-    str, typer.Option(metavar="NUMBER|FILE.npy", help="Largest value, before normalisation.", rich_help_panel=DOMAIN)
-]
-GuaranteeOption = Annotated[
-    str,
-    typer.Option(
-        help="What lower bounds hold for: certified (all real values), grid, lipschitz, "
-        "auto (certified where the network allows it, else grid).",
-        rich_help_panel=SEARCH,
-    ),
-]
 EpsilonOption = Annotated[float, typer.Option(help="Largest spacing of the grid of values.", rich_help_panel=SEARCH)]
-GridOption = Annotated[
-    str, typer.Option(help="uniform, or paper (the published code's coarser grid).", rich_help_panel=SEARCH)
-]
 ColoursOption = Annotated[
     str,
     typer.Option(
@@ -110,67 +79,150 @@ ColoursOption = Annotated[
         rich_help_panel=SEARCH,
     ),
 ]
-MemoryOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SIZE",
-        help="Memory for batches, such as 2G; default a quarter of what is free.",
-        rich_help_panel=SEARCH,
-    ),
-]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no tables.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
 
 
-def parse_numbers(text: str | None, option: str) -> list[float] | None:
-    """Numbers separated by commas, or ``None``."""
-    if text is None:
-        return None
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError as error:
-        raise ConfigError(f"{option} {text!r} is not a list of numbers: give 0.5 or 0.49,0.48,0.45") from error
+@dataclass(frozen=True, kw_only=True)
+class Choices:
+    """How to load the network and the data, what may change in them, and with how much memory; as typed."""
+
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Memory for batches, such as 2G; default a quarter of what is free.",
+            rich_help_panel=SEARCH,
+        ),
+    ] = None
+    mean: Annotated[
+        str | None,
+        typer.Option(help="Mean inside the model: 0.1307, or one a channel: 0.49,0.48,0.45.", rich_help_panel=MODEL),
+    ] = None
+    std: Annotated[
+        str | None, typer.Option(help="Standard deviation inside the model, likewise.", rich_help_panel=MODEL)
+    ] = None
+    input_shape: InputShapeOption = None
+    device: DeviceOption = "auto"
+    data_dir: DataDirOption = None
+    split: Annotated[str, typer.Option(help="test or train, for data that has both.", rich_help_panel=DATA)] = "test"
+    scale: Annotated[
+        float | None,
+        typer.Option(help="Divide values by this; default 255 for 8-bit data, 1 for floats.", rich_help_panel=DATA),
+    ] = None
+    resize: Annotated[
+        bool, typer.Option("--resize", help="Resize images to the network's height and width.", rich_help_panel=DATA)
+    ] = False
+    groups: GroupsOption = "auto"
+    mask: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.npy", help="True where values may change (input's shape, or H x W).", rich_help_panel=DOMAIN
+        ),
+    ] = None
+    low: Annotated[
+        str,
+        typer.Option(metavar="NUMBER|FILE.npy", help="Smallest value, before normalisation.", rich_help_panel=DOMAIN),
+    ] = "0"
+    high: Annotated[
+        str,
+        typer.Option(metavar="NUMBER|FILE.npy", help="Largest value, before normalisation.", rich_help_panel=DOMAIN),
+    ] = "1"
 
 
-def parse_shape(text: str | None) -> tuple[int, ...] | None:
-    """A shape such as ``1x28x28`` or ``30``, or ``None``."""
-    if text is None:
-        return None
-    parts = text.lower().replace(",", "x").split("x")
-    if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
-        raise ConfigError(f"--input-shape {text!r} is not a shape: give 1x28x28 for images or 30 for vectors")
-    return tuple(int(part) for part in parts)
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """What lower bounds hold for, and the grid."""
+
+    guarantee: Annotated[
+        str,
+        typer.Option(
+            help="What lower bounds hold for: certified (all real values), grid, lipschitz, "
+            "auto (certified where the network allows it, else grid).",
+            rich_help_panel=SEARCH,
+        ),
+    ] = "auto"
+    epsilon: EpsilonOption = 0.25
+    grid: Annotated[
+        str, typer.Option(help="uniform, or paper (the published code's coarser grid).", rich_help_panel=SEARCH)
+    ] = "uniform"
+    colours: ColoursOption = "grid"
 
 
-def parse_array(path: Path, option: str) -> np.ndarray:
-    """An array from a ``.npy`` file."""
-    try:
-        array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError, BadZipFile) as error:
-        raise ConfigError(f"{option} {path} cannot be read as a .npy array: {error}") from error
-    if not isinstance(array, np.ndarray):
-        array.close()
-        raise ConfigError(f"{option} {path} is an .npz archive: give a .npy file, which holds one array")
-    if array.dtype.kind not in "biuf":
-        raise ConfigError(f"{option} {path} holds values of type {array.dtype}: give an array of numbers")
-    return array
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """Which images of the data."""
+
+    limit: Annotated[int | None, typer.Option(help="Only so many images.", rich_help_panel=DATA)] = None
+    shuffle: Annotated[
+        bool, typer.Option("--shuffle", help="In random order (see --seed), before --limit.", rich_help_panel=DATA)
+    ] = False
+    seed: Annotated[int, typer.Option(help="Seed of everything that is random.", rich_help_panel=DATA)] = 0
 
 
-def parse_range(text: str, option: str) -> Range:
-    """A number, or an array from a ``.npy`` file."""
-    try:
-        return float(text)
-    except ValueError as error:
-        if not text.endswith(".npy"):
-            raise ConfigError(f"{option} {text!r} is neither a number nor a .npy file") from error
-        return parse_array(Path(text), option)
+@dataclass(frozen=True, kw_only=True)
+class Several(Selection):
+    """Which images of the data, also by their positions."""
+
+    index: Annotated[
+        list[int] | None,
+        typer.Option(help="Only this image, from 0; can be given several times.", rich_help_panel=DATA),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """How much is printed, and how."""
+
+    quiet: QuietOption = False
+    as_json: JsonOption = False
+
+    @property
+    def silent(self) -> bool:
+        """Whether no progress is shown."""
+        return self.quiet or self.as_json
+
+
+def with_sets(command: Callable[..., None]) -> Callable[..., None]:
+    """Let every parameter of a command that is a set of options stand for the options of that set.
+
+    Args:
+        command: The command; its sets are parameters whose types are dataclasses of options.
+
+    Returns:
+        The command as typer sees it: one parameter for each option, and no sets.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    hints.pop("return", None)
+    sets: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+
+    @wraps(command)
+    def spread(**given: Any) -> None:
+        whole = {
+            name: kind(**{field.name: given.pop(field.name) for field in fields(kind)}) for name, kind in sets.items()
+        }
+        command(**given, **whole)
+
+    parameters = list(_parameters(inspect.signature(command), hints))
+    spread.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    spread.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return spread
+
+
+def _parameters(signature: inspect.Signature, hints: dict[str, Any]) -> Iterator[inspect.Parameter]:
+    for name, parameter in signature.parameters.items():
+        if not is_dataclass(hints[name]):
+            yield parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name])
+            continue
+        inner = get_type_hints(hints[name], include_extras=True)
+        for field in fields(hints[name]):
+            default = inspect.Parameter.empty if field.default is MISSING else field.default
+            yield inspect.Parameter(
+                field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=inner[field.name]
+            )
 
 
 def check_budget(seconds: float | None) -> None:
     """Refuse a time budget that is negative or not a number."""
     if seconds is not None and not seconds >= 0:
         raise ConfigError(f"--time-budget is {seconds}: give seconds, 0 for a single step, or leave it out")
-
-
-def parse_groups(text: str) -> Groups | np.ndarray:
-    """A kind of groups, or group numbers from a ``.npy`` file."""
-    return parse_array(Path(text), "--groups") if text.endswith(".npy") else cast("Groups", text)

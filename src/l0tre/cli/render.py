@@ -1,5 +1,8 @@
 """Results as text."""
 
+import json
+
+import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -12,9 +15,24 @@ from l0tre.evaluation.results import ImageBounds, Snapshot
 from l0tre.exhaustive.describe import Description
 from l0tre.model.network import Network
 
-__all__ = ["show_check", "show_description", "show_snapshot", "show_verdict"]
+__all__ = ["print_snapshot", "show_check", "show_description", "show_snapshot", "show_verdict"]
 
 ROWS = 25  # images listed on a terminal; files have them all
+
+
+def print_snapshot(result: Snapshot, *, quiet: bool, as_json: bool, every: bool = False) -> None:
+    """Print a result as JSON, as tables, or not at all.
+
+    Args:
+        result: What to print.
+        quiet: Print no tables.
+        as_json: Print JSON and nothing else.
+        every: List all images, not only the first ones.
+    """
+    if as_json:
+        typer.echo(json.dumps(result.to_dict(), indent=1))
+    elif not quiet:
+        show_snapshot(result, Console(highlight=False), every=every)
 
 
 def show_snapshot(result: Snapshot, console: Console, *, every: bool = False) -> None:

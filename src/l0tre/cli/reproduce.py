@@ -4,22 +4,20 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.markdown import Markdown
 
 from l0tre.cli import options as opt
-from l0tre.cli.live import follow, stop_on_signal
-from l0tre.cli.root import JsonOption, app
+from l0tre.cli.root import app
 from l0tre.errors import ConfigError, MissingExtraError
-from l0tre.evaluation.results import Snapshot
-from l0tre.figures.canvas import cannot_draw
-from l0tre.studies import case_four, case_one
-from l0tre.studies.plans import Plan, carry_out
-from l0tre.studies.runs import KINDS
-from l0tre.studies.summary import Summary
+
+if TYPE_CHECKING:
+    from l0tre.evaluation.results import Snapshot
+    from l0tre.studies.plans import Plan
+    from l0tre.studies.summary import Summary
 
 __all__ = ["case_1", "case_4"]
 
@@ -55,64 +53,65 @@ FiguresOnlyOption = Annotated[
 ]
 
 
-@dataclass(frozen=True)
-class _Source:
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """Which runs of a study; what is left out is as in the paper."""
+
+    images: ImagesOption = None
+    networks: NetworksOption = None
+    max_t: MaxTOption = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
     """Where the images come from, and on what and how long to compute."""
 
-    data: str
-    data_dir: Path | None
-    seed: int
-    device: str
-    time_budget: float | None
+    time_budget: BudgetOption = None
+    seed: SeedOption = 0
+    data: StudyDataOption = "mnist"
+    data_dir: opt.DataDirOption = None
+    device: opt.DeviceOption = "auto"
 
 
 @studies.command("case-1")
+@opt.with_sets
 def case_1(
     out: OutOption,
-    images: ImagesOption = None,
-    networks: NetworksOption = None,
     kinds: KindsOption = "paper,grid,certified",
-    max_t: MaxTOption = None,
-    time_budget: BudgetOption = None,
-    seed: SeedOption = 0,
-    data: StudyDataOption = "mnist",
-    data_dir: opt.DataDirOption = None,
-    device: opt.DeviceOption = "auto",
     figures_only: FiguresOnlyOption = False,
-    quiet: opt.QuietOption = False,
-    as_json: JsonOption = False,
+    *,
+    study: Study,
+    source: Source,
+    output: opt.Output,
 ) -> None:
     """Convergence and global robustness: sdnn (t <= 3, 5,300 images) and dnn-0 (t <= 2, 2,400), epsilon 0.25."""
-    names = _networks(networks, case_one.NETWORKS)
-    plans = case_one.plan_case_one(names, _kinds(kinds), images=images, max_t=max_t)
-    source = _Source(data, data_dir, seed, device, time_budget)
-    _reproduce(out, () if figures_only else plans, source, case_one.summarise_case_one, quiet=quiet, as_json=as_json)
+    from l0tre.studies import case_one
+
+    names = _networks(study.networks, case_one.NETWORKS)
+    plans = case_one.plan_case_one(names, _kinds(kinds), images=study.images, max_t=study.max_t)
+    _reproduce(out, () if figures_only else plans, source, case_one.summarise_case_one, output)
 
 
 @studies.command("case-4")
+@opt.with_sets
 def case_4(
     out: OutOption,
-    images: ImagesOption = None,
-    networks: NetworksOption = None,
     kinds: KindsOption = "grid",
-    max_t: MaxTOption = None,
-    time_budget: BudgetOption = None,
-    seed: SeedOption = 0,
-    data: StudyDataOption = "mnist",
-    data_dir: opt.DataDirOption = None,
-    device: opt.DeviceOption = "auto",
     figures_only: FiguresOnlyOption = False,
-    quiet: opt.QuietOption = False,
-    as_json: JsonOption = False,
+    *,
+    study: Study,
+    source: Source,
+    output: opt.Output,
 ) -> None:
     """Architectures and robustness: dnn-1 to dnn-7, t <= 2, 1,000 images, epsilon 0.3.
 
     dnn-4 to dnn-7 are not bundled: first train them, each with l0tre zoo train.
     """
-    names = _networks(networks, case_four.NETWORKS)
-    plans = case_four.plan_case_four(names, _kinds(kinds), images=images, max_t=max_t)
-    source = _Source(data, data_dir, seed, device, time_budget)
-    _reproduce(out, () if figures_only else plans, source, case_four.summarise_case_four, quiet=quiet, as_json=as_json)
+    from l0tre.studies import case_four
+
+    names = _networks(study.networks, case_four.NETWORKS)
+    plans = case_four.plan_case_four(names, _kinds(kinds), images=study.images, max_t=study.max_t)
+    _reproduce(out, () if figures_only else plans, source, case_four.summarise_case_four, output)
 
 
 def _networks(text: str | None, default: Sequence[str]) -> list[str]:
@@ -120,6 +119,8 @@ def _networks(text: str | None, default: Sequence[str]) -> list[str]:
 
 
 def _kinds(text: str) -> list[str]:
+    from l0tre.studies.runs import KINDS
+
     kinds = _names(text, "--kinds")
     for kind in kinds:
         if kind not in KINDS:
@@ -136,33 +137,34 @@ def _names(text: str, option: str) -> list[str]:
 
 def _reproduce(
     out: Path,
-    plans: Sequence[Plan],
-    source: _Source,
-    summarise: Callable[[Path], Summary],
-    *,
-    quiet: bool,
-    as_json: bool,
+    plans: "Sequence[Plan]",
+    source: Source,
+    summarise: "Callable[[Path], Summary]",
+    output: opt.Output,
 ) -> None:
     """Carry out the runs, if any, then write and print what they say."""
-    silent = quiet or as_json
+    from l0tre.cli.live import follow, stop_on_signal
+    from l0tre.figures.canvas import cannot_draw
+    from l0tre.studies.plans import carry_out
+
     opt.check_budget(source.time_budget)
     if not plans and (reason := cannot_draw()):
         raise MissingExtraError(reason)
     console = Console(stderr=True)
 
-    def watch(name: str, snapshots: Iterator[Snapshot]) -> Snapshot:
-        if not silent:
+    def watch(name: str, snapshots: "Iterator[Snapshot]") -> "Snapshot":
+        if not output.silent:
             console.print(f"{name} ...", highlight=False)
-        return follow(snapshots, console, quiet=silent)
+        return follow(snapshots, console, quiet=output.silent)
 
     with stop_on_signal() as stop:
         if plans:
             carry_out(plans, out, **asdict(source), stop=stop, watch=watch)
         stopped = stop()
     summary = summarise(out)
-    if as_json:
+    if output.as_json:
         typer.echo(json.dumps(summary.facts, indent=1))
-    elif not quiet:
+    elif not output.quiet:
         Console(highlight=False).print(Markdown(summary.brief))
         typer.echo(
             f"written: {out / 'summary.md'}, {out / 'summary.json'}, {len(summary.files) - 2} tables and figures"

@@ -6,7 +6,7 @@ import typer
 
 from l0tre import __version__
 
-__all__ = ["MODEL_HELP", "JsonOption", "UsageError", "app"]
+__all__ = ["UsageError", "app"]
 
 # typer brings its own copy of click's exceptions or imports click, depending on its version; this base is in both.
 UsageError: Any = typer.BadParameter.__mro__[1]
@@ -18,9 +18,6 @@ app = typer.Typer(
     help="How many pixels or features must change before a classifier's decision can change? "
     "A proved lower bound and a witnessed upper bound.",
 )
-
-MODEL_HELP = "Network: .onnx, .pt2, package.module:name, file.py:name, or a name of l0tre zoo list (sdnn)."
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
 
 
 def _version(asked: bool) -> None:

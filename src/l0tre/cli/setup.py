@@ -2,55 +2,49 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import cast
+from zipfile import BadZipFile
 
-from l0tre.api.load import load
-from l0tre.cli.options import parse_array, parse_groups, parse_numbers, parse_range, parse_shape
+import numpy as np
+
+from l0tre.api.inputs import agree
+from l0tre.cli.options import Choices, Search
 from l0tre.data import Dataset, load_data
-from l0tre.domain import Domain, make_domain
+from l0tre.defaults import ATTACK_QUERIES
+from l0tre.domain import Colours, Domain, GridKind, Groups, Range, make_domain
+from l0tre.errors import ConfigError
+from l0tre.evaluation.problem import GuaranteeWish, Settings
 from l0tre.memory import parse_size
-from l0tre.model.load import knows_its_shape
 from l0tre.model.network import Network
 
-__all__ = ["Choices", "prepare"]
+__all__ = ["Setup", "make_settings", "parse_groups", "parse_shape", "prepare"]
 
 
 @dataclass(frozen=True)
-class Choices:
-    """What the user chose, as typed."""
+class Setup:
+    """Everything that a command computes with; ``memory_bytes`` is 0 where the user gave no size."""
 
-    model: str
-    data: str
-    mean: str | None
-    std: str | None
-    input_shape: str | None
-    device: str
-    data_dir: Path | None
-    split: str
-    scale: float | None
-    resize: bool
-    groups: str
-    mask: Path | None
-    low: str
-    high: str
-    memory: str | None
+    network: Network
+    data: Dataset
+    domain: Domain
+    memory_bytes: int
 
 
-def prepare(choices: Choices) -> tuple[Network, Dataset, dict[str, Any]]:
+def prepare(model: str, data: str, choices: Choices) -> Setup:
     """Load everything.
 
     Args:
-        choices: What the user typed.
+        model: The network, as typed.
+        data: The images, as typed.
+        choices: What the user typed about both.
 
     Returns:
-        The network, the data fitted to it, and the options ``domain`` and ``memory`` for ``l0tre.anytime``.
+        The network, the data fitted to it, what may change, and the memory.
     """
-    shape = parse_shape(choices.input_shape)
-    mean, std = parse_numbers(choices.mean, "--mean"), parse_numbers(choices.std, "--std")
 
     def read(shape: tuple[int, ...] | None) -> Dataset:
         return load_data(
-            choices.data,
+            data,
             input_shape=shape,
             data_dir=choices.data_dir,
             scale=choices.scale,
@@ -58,23 +52,92 @@ def prepare(choices: Choices) -> tuple[Network, Dataset, dict[str, Any]]:
             resize=choices.resize,
         )
 
-    if knows_its_shape(choices.model) or shape is not None:
-        network = load(choices.model, mean=mean, std=std, input_shape=shape, device=choices.device)
-        data = read(network.input_shape)
-    else:
-        data = read(None)
-        network = load(
-            choices.model, mean=mean, std=std, input_shape=tuple(data.images.shape[1:]), device=choices.device
-        )
+    network, images = agree(
+        model,
+        read,
+        device=choices.device,
+        input_shape=parse_shape(choices.input_shape),
+        mean=parse_numbers(choices.mean, "--mean"),
+        std=parse_numbers(choices.std, "--std"),
+    )
     memory = 0 if choices.memory is None else parse_size(choices.memory)
-    return network, data, {"domain": _domain(choices, network.input_shape), "memory": memory}
-
-
-def _domain(choices: Choices, shape: tuple[int, ...]) -> Domain:
-    return make_domain(
-        shape,
+    domain = make_domain(
+        network.input_shape,
         groups=parse_groups(choices.groups),
         mask=None if choices.mask is None else parse_array(choices.mask, "--mask"),
         low=parse_range(choices.low, "--low"),
         high=parse_range(choices.high, "--high"),
     )
+    return Setup(network, images, domain, memory)
+
+
+def make_settings(
+    search: Search,
+    memory_bytes: int,
+    max_t: int,
+    *,
+    attack_queries: int = ATTACK_QUERIES,
+    sample_ms: float = 0.0,
+    seed: int = 0,
+) -> Settings:
+    """How to search, from what the user typed; words that are not known are refused."""
+    return Settings(
+        max_t=max_t,
+        epsilon=search.epsilon,
+        grid=cast("GridKind", search.grid),
+        colours=cast("Colours", search.colours),
+        memory_bytes=memory_bytes,
+        sample_ms=sample_ms,
+        seed=seed,
+        guarantee=cast("GuaranteeWish", search.guarantee),
+        attack_queries=attack_queries,
+    )
+
+
+def parse_numbers(text: str | None, option: str) -> list[float] | None:
+    """Numbers separated by commas, or ``None``."""
+    if text is None:
+        return None
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise ConfigError(f"{option} {text!r} is not a list of numbers: give 0.5 or 0.49,0.48,0.45") from error
+
+
+def parse_shape(text: str | None) -> tuple[int, ...] | None:
+    """A shape such as ``1x28x28`` or ``30``, or ``None``."""
+    if text is None:
+        return None
+    parts = text.lower().replace(",", "x").split("x")
+    if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
+        raise ConfigError(f"--input-shape {text!r} is not a shape: give 1x28x28 for images or 30 for vectors")
+    return tuple(int(part) for part in parts)
+
+
+def parse_array(path: Path, option: str) -> np.ndarray:
+    """An array from a ``.npy`` file."""
+    try:
+        array = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError, BadZipFile) as error:
+        raise ConfigError(f"{option} {path} cannot be read as a .npy array: {error}") from error
+    if not isinstance(array, np.ndarray):
+        array.close()
+        raise ConfigError(f"{option} {path} is an .npz archive: give a .npy file, which holds one array")
+    if array.dtype.kind not in "biuf":
+        raise ConfigError(f"{option} {path} holds values of type {array.dtype}: give an array of numbers")
+    return array
+
+
+def parse_range(text: str, option: str) -> Range:
+    """A number, or an array from a ``.npy`` file."""
+    try:
+        return float(text)
+    except ValueError as error:
+        if not text.endswith(".npy"):
+            raise ConfigError(f"{option} {text!r} is neither a number nor a .npy file") from error
+        return parse_array(Path(text), option)
+
+
+def parse_groups(text: str) -> Groups | np.ndarray:
+    """A kind of groups, or group numbers from a ``.npy`` file."""
+    return parse_array(Path(text), "--groups") if text.endswith(".npy") else cast("Groups", text)

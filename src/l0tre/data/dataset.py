@@ -17,7 +17,7 @@ from l0tre.errors import DataError
 __all__ = ["Dataset", "from_arrays", "select"]
 
 
-@dataclass(frozen=True, eq=False)  # tensors have no single truth value to compare by
+@dataclass(frozen=True, eq=False, repr=False)  # tensors have no single truth value to compare by
 class Dataset:
     """Images, checked and in the shape of the network.
 
@@ -33,6 +33,13 @@ class Dataset:
     labels: Tensor | None
     indices: tuple[int, ...]
     name: str
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __repr__(self) -> str:
+        labels = "without labels" if self.labels is None else "with labels"
+        return f"Dataset({self.name}: {len(self)} inputs of shape {tuple(self.images.shape[1:])}, {labels})"
 
 
 def _as_array(values: Tensor | npt.ArrayLike) -> npt.NDArray[Any]:

@@ -120,5 +120,5 @@ def download(name: str, split: str, folder: Path) -> None:
         urls = " and ".join(remote.url for remote in remotes)
         raise DataError(
             f"{name} ({split}) is not on this machine and cannot be downloaded ({error}); fetch {urls} yourself into a "
-            "folder and name that folder with --data-dir or the environment variable L0TRE_DATA"
+            "folder and name that folder with `data_dir` or the environment variable L0TRE_DATA"
         ) from error

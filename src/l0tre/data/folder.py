@@ -69,7 +69,7 @@ def _files_and_labels(folder: Path) -> tuple[list[Path], list[int] | None]:
     if not files and not nested:
         raise DataError(
             f"{folder}: holds no images ({' '.join(_SUFFIXES)}); to load a data set by name from it, "
-            "give the name and this folder as --data-dir"
+            "give the name and this folder as `data_dir`"
         )
     listing = folder / _LABELS
     if listing.is_file():
@@ -127,7 +127,7 @@ def read_folder(folder: Path, input_shape: tuple[int, ...] | None, resize: bool)
     if odd is not None:
         if not resize or target is None:
             sizes = [f"{files[i].name} {images[i].shape[2]}x{images[i].shape[1]}" for i in (0, odd)]
-            hint = "" if target is None else ", or give --resize (resize=True)"
+            hint = "" if target is None else ", or give `resize=True`"
             raise DataError(f"{folder}: images differ in size ({', '.join(sizes)}); expected one size{hint}")
         images = [
             resize_area(torch.from_numpy(image[None].astype(np.float32)), *target[1:])[0].numpy() for image in images

@@ -62,7 +62,7 @@ def _channels_first(images: Tensor, target: tuple[int, int, int] | None = None) 
 
 def _without_network(images: Tensor, resize: bool, name: str) -> Tensor:
     if resize:
-        raise DataError(f"{name}: resizing needs the input shape of the network, give input_shape")
+        raise DataError(f"{name}: resizing needs the input shape of the network, give `input_shape`")
     return images if images.ndim == 2 else _channels_first(images)
 
 
@@ -114,7 +114,7 @@ def fit(images: Tensor, input_shape: Shape | None, *, resize: bool, name: str) -
         raise _mismatch(images, input_shape, name)
     if tuple(chw.shape[2:]) != (height, width):
         if not resize:
-            hint = f"; --resize (resize=True) averages them to {height}x{width}"
+            hint = f"; `resize=True` averages them to {height}x{width}"
             raise _mismatch(images, input_shape, name, hint)
         chw = resize_area(chw, height, width)
     if channel_axis(input_shape) == 2:

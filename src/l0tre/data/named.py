@@ -43,7 +43,7 @@ def _cache() -> Path:
 def _data_folders(data_dir: Path | None) -> Iterator[Path]:
     if data_dir is not None:
         if not data_dir.is_dir():
-            raise DataError(f"{data_dir}: is no folder; --data-dir names the folder that holds the data sets")
+            raise DataError(f"{data_dir}: is no folder; `data_dir` names the folder that holds the data sets")
         yield data_dir
     if os.environ.get("L0TRE_DATA"):
         yield Path(os.environ["L0TRE_DATA"]).expanduser()
@@ -117,5 +117,5 @@ def read_named(name: str, split: str, data_dir: Path | None) -> Raw:
     download(name, split, _cache() / name)
     raw = _find(name, split, _cache())
     if raw is None:
-        raise DataError(f"{name}: was downloaded to {_cache() / name} but is not there; give it with --data-dir")
+        raise DataError(f"{name}: was downloaded to {_cache() / name} but is not there; give it with `data_dir`")
     return raw

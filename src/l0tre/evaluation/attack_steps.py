@@ -29,7 +29,7 @@ def strengthen(ledger: Ledger) -> Iterator[None]:
     Yields:
         After every recorded step.
     """
-    problem, budget = ledger.problem, ledger.problem.settings.attack
+    problem, budget = ledger.problem, ledger.problem.settings.attack_queries
     bounds = ledger.state.bounds
     todo = [i for i, b in enumerate(bounds) if not b.attacked and not b.converged]
     if not todo or not budget:
@@ -42,7 +42,7 @@ def strengthen(ledger: Ledger) -> Iterator[None]:
         began = time.monotonic()
         enough = torch.tensor([bounds[i].lower + 1 for i in block], device=problem.images.device)
         task = Task(problem.images[block], problem.specification.pick(block), problem.domain, enough)
-        meter = Meter(problem.network, len(block), problem.settings.memory, _patient(ledger))
+        meter = Meter(problem.network, len(block), problem.settings.memory_bytes, _patient(ledger))
         outcome = carry_out(meter, task, stages, budget, problem.settings.seed)
         for row, image in enumerate(block):
             if outcome.methods[row]:

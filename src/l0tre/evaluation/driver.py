@@ -55,7 +55,7 @@ def drive(
 def _steps(ledger: Ledger, on_evidence: OnEvidence | None) -> Iterator[None]:
     """Work, one step at a time; between two steps everything is recorded."""
     settings = ledger.problem.settings
-    if settings.sample:
+    if settings.sample_ms:
         yield from sample_all(ledger)
     elif settings.guarantee == "certified":
         yield from look_for_witnesses(ledger)

@@ -29,7 +29,7 @@ def lipschitz_decision(problem: Problem, batcher: Batcher) -> Callable[[int, Seq
         A decision for the grid search: a set of groups is safe if its smallest grid margin exceeds the
         groups' costs and what float32 can err in it; where that is too much, the margin is computed in float64.
     """
-    memory = problem.settings.memory
+    memory = problem.settings.memory_bytes
     prover = make_prover(problem.network, problem.domain, batcher, memory)
     gaps = axis_gaps(problem.domain, problem.grid)
     costs: dict[tuple[int, int], tuple[Tensor, float]] = {}

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from l0tre.certify.proof import ARITHMETIC
 from l0tre.certify.relax.supported import unsupported
+from l0tre.defaults import ATTACK_QUERIES
 from l0tre.domain import Colours, Domain, GridKind, make_domain, make_grid
 from l0tre.errors import ConfigError, DataError, ModelError
 from l0tre.evaluation.results import Excluded, ImageBounds
@@ -21,10 +22,9 @@ from l0tre.model.confirm import check_points, differs
 from l0tre.model.network import Network
 from l0tre.objective import LabelMargin, Objective, Specification, specify
 
-__all__ = ["ATTACK", "GuaranteeWish", "Problem", "Settings", "cannot_certify", "make_problem", "start"]
+__all__ = ["GuaranteeWish", "Problem", "Settings", "cannot_certify", "make_problem", "start"]
 
 GuaranteeWish = Literal["auto", "certified", "grid", "lipschitz"]
-ATTACK = 1000  # queries of the attack on each image: about what ranking single pixels costs
 LIPSCHITZ_MOST = 2  # groups that change together: beyond, the constants are too large to prove anything
 
 
@@ -37,42 +37,42 @@ class Settings:
         epsilon: Spacing of the grid, in the domain's units.
         grid: ``uniform`` (end points included, spacing at most ``epsilon``) or ``paper`` (the published code's).
         colours: ``grid`` (all combinations of a pixel's channel values) or ``corners`` (end points only).
-        memory: Bytes that batches may take; 0 for a share of what is free.
-        sample: Milliseconds for each image in the real-time mode, which draws random subspaces and proves nothing; 0
+        memory_bytes: Bytes that batches may take; 0 for a share of what is free.
+        sample_ms: Milliseconds for each image in the real-time mode, which draws random subspaces and proves nothing; 0
             for the exhaustive search.
         seed: Of the random subspaces.
         guarantee: What the lower bounds hold for: ``certified`` (all real values, by linear relaxation and branch and
             bound), ``grid`` (the grid's values), ``lipschitz`` (all real values, by the grid and a Lipschitz bound),
             or ``auto``: certified if the network's operations can be bounded, else grid.
-        attack: Forward and backward passes for each image to look for closer adversarial inputs than the levels' own
-            search gives (see ``l0tre.attacks``); 0 for none.
+        attack_queries: Forward and backward passes for each image to look for closer adversarial inputs than the
+            levels' own search gives (see ``l0tre.attacks``); 0 for none.
     """
 
     max_t: int = 2
     epsilon: float = 0.25
     grid: GridKind = "uniform"
     colours: Colours = "grid"
-    memory: int = 0
-    sample: float = 0.0
+    memory_bytes: int = 0
+    sample_ms: float = 0.0
     seed: int = 0
     guarantee: GuaranteeWish = "auto"
-    attack: int = ATTACK
+    attack_queries: int = ATTACK_QUERIES
 
     def __post_init__(self) -> None:
         if self.max_t < 1:
-            raise ConfigError(f"max_t is {self.max_t}: give 1 or more")
+            raise ConfigError(f"`max_t` is {self.max_t}: give 1 or more")
         if not 0 < self.epsilon <= 1e9:
-            raise ConfigError(f"epsilon is {self.epsilon}: give a spacing above 0, for example 0.25")
+            raise ConfigError(f"`epsilon` is {self.epsilon}: give a spacing above 0, for example 0.25")
         for name, kind in (("grid", GridKind), ("colours", Colours), ("guarantee", GuaranteeWish)):
             if getattr(self, name) not in get_args(kind):
-                raise ConfigError(f"{name} {getattr(self, name)!r} is unknown: give {' or '.join(get_args(kind))}")
-        if not 0 <= self.sample < 1e12:
-            raise ConfigError(f"sample is {self.sample} milliseconds: give a time above 0, for example 100")
-        if self.attack < 0:
-            raise ConfigError(f"attack is {self.attack} queries for each image: give 0 for none, or more")
-        if self.memory < 0:
+                raise ConfigError(f"`{name}` {getattr(self, name)!r} is unknown: give {' or '.join(get_args(kind))}")
+        if not 0 <= self.sample_ms < 1e12:
+            raise ConfigError(f"`sample_ms` is {self.sample_ms} milliseconds: give a time above 0, for example 100")
+        if self.attack_queries < 0:
+            raise ConfigError(f"`attack_queries` is {self.attack_queries} for each image: give 0 for none, or more")
+        if self.memory_bytes < 0:
             raise ConfigError(
-                f"memory is {self.memory} bytes: give a positive number, or 0 for a share of what is free"
+                f"`memory_bytes` is {self.memory_bytes} bytes: give a positive number, or 0 for a share of what is free"
             )
 
 
@@ -140,19 +140,19 @@ def make_problem(
         ConfigError: If fewer than ``max_t`` groups may change.
     """
     settings = settings or Settings()
-    settings = replace(settings, memory=settings.memory or default_budget(network.device))
+    settings = replace(settings, memory_bytes=settings.memory_bytes or default_budget(network.device))
     domain = domain or make_domain(network.input_shape)
     places = tuple(range(len(images)) if indices is None else indices)
     _check_inputs(network, images, labels, domain, places)
     if settings.max_t > domain.groups:
         raise ConfigError(
-            f"max_t is {settings.max_t}, but only {domain.groups} {domain.unit}s may change: "
-            f"give a max_t of at most {domain.groups}"
+            f"`max_t` is {settings.max_t}, but only {domain.groups} {domain.unit}s may change: "
+            f"give at most {domain.groups}"
         )
     settings, reason = _decide(network, settings, domain, images)
     if settings.guarantee != "certified":
         count_sets(domain.groups, settings.max_t)  # refuses a space that is too large to number
-    scores = Batcher(network, settings.memory).run(len(images), lambda a, b: images[a:b])
+    scores = Batcher(network, settings.memory_bytes).run(len(images), lambda a, b: images[a:b])
     if not torch.isfinite(scores).all():
         bad = int((~torch.isfinite(scores)).any(1).nonzero()[0])
         raise ModelError(f"the network gives NaN or infinite scores for image {places[bad]}: check the model")
@@ -161,7 +161,7 @@ def make_problem(
     whole = network
     network, specification = specify(whole, objective or LabelMargin(), wanted)
     if network is not whole:  # a view has scores of its own
-        scores = Batcher(network, settings.memory).run(len(images), lambda a, b: images[a:b])
+        scores = Batcher(network, settings.memory_bytes).run(len(images), lambda a, b: images[a:b])
         wanted, predicted = specification.labels, scores.argmax(1)
     correct = specification.margins(scores) > 0
     excluded = tuple(
@@ -171,7 +171,7 @@ def make_problem(
         which = "the only image" if len(images) == 1 else f"all {len(images)} images"
         raise DataError(
             f"the network misclassifies {which}, so there is no radius: check that labels, "
-            "normalisation (--mean, --std) and scaling belong to this network"
+            "normalisation (`mean`, `std`) and scaling belong to this network"
         )
     on_device = domain.to(network.device)
     config = {
@@ -206,7 +206,7 @@ def start(problem: Problem) -> State:
     """The state before any work: the trivial bounds 0 and ``groups + 1``."""
     groups = problem.domain.groups
     settings = problem.settings
-    guarantee = "sampled" if settings.sample else settings.guarantee
+    guarantee = "sampled" if settings.sample_ms else settings.guarantee
     return State(
         [
             ImageBounds(index, label, groups, 0, groups + 1, guarantee)  # type: ignore[arg-type]  # never auto here
@@ -222,7 +222,7 @@ def cannot_certify(network: Network) -> str:
 
 def _decide(network: Network, settings: Settings, domain: Domain, images: Tensor) -> tuple[Settings, str]:
     """Settle the guarantee; the reason says why the network cannot be certified."""
-    if settings.sample or settings.guarantee == "grid":
+    if settings.sample_ms or settings.guarantee == "grid":
         return replace(settings, guarantee="grid"), ""
     # When it was loaded, the domain was not known.
     reason = cannot_certify(network) or differs(network, check_points(*domain.box, images))
@@ -230,21 +230,21 @@ def _decide(network: Network, settings: Settings, domain: Domain, images: Tensor
         wish: GuaranteeWish = "certified" if settings.guarantee == "auto" else settings.guarantee
         if wish == "lipschitz" and settings.max_t > LIPSCHITZ_MOST:
             raise ConfigError(
-                f"max_t is {settings.max_t}, but the lipschitz guarantee is for at most {LIPSCHITZ_MOST} groups that "
-                "change together: give a smaller max_t, or the certified guarantee"
+                f"`max_t` is {settings.max_t}, but the lipschitz guarantee is for at most {LIPSCHITZ_MOST} groups that "
+                "change together: give a smaller `max_t`, or the certified guarantee"
             )
         return replace(settings, guarantee=wish), ""
     if settings.guarantee == "auto":
         return replace(settings, guarantee="grid"), f"{network.name} cannot be certified: {reason}"
     raise ModelError(
         f"{network.name} cannot have the {settings.guarantee} guarantee: {reason}. Use the grid guarantee "
-        "(--guarantee grid), which needs no operations"
+        "(`guarantee='grid'`), which needs no operations"
     )
 
 
 def _describe(settings: Settings, reason: str) -> dict[str, str]:
     """The guarantee in the stored configuration: kind, soundness in floating point, why not a stronger one."""
-    kind = "sampled" if settings.sample else settings.guarantee
+    kind = "sampled" if settings.sample_ms else settings.guarantee
     arithmetic = {
         "certified": ARITHMETIC,
         "lipschitz": "real arithmetic; margins at the grid's points less their float32 errors, or in float64",

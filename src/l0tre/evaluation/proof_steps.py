@@ -24,7 +24,7 @@ def prove(ledger: Ledger, on_evidence: OnEvidence | None = None) -> Iterator[Non
         After every recorded step.
     """
     problem = ledger.problem
-    prover = make_prover(problem.network, problem.domain, ledger.batcher, problem.settings.memory)
+    prover = make_prover(problem.network, problem.domain, ledger.batcher, problem.settings.memory_bytes)
     boxed: set[int] = set()  # images whose cells are too large to bound
     for t in range(1, problem.settings.max_t + 1):
         ledger.t = t

@@ -3,19 +3,24 @@
 All bounds count groups (pixels, features, or the user's own groups; ``Snapshot.unit`` says which).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Excluded", "Guarantee", "HistoryPoint", "ImageBounds", "Snapshot", "Witness"]
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Excluded", "Guarantee", "HistoryPoint", "ImageBounds", "Result", "Snapshot", "Witness"]
 
 Guarantee = Literal["certified", "grid", "lipschitz", "sampled"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)  # tensors have no single truth value to compare by
 class Witness:
     """An input with another decision, stored as the values that differ from the original.
 
@@ -34,6 +39,18 @@ class Witness:
     label: int
     margin: float
     level: int
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Witness):
+            return NotImplemented
+        own, others = ((w.groups, w.label, w.margin, w.level) for w in (self, other))
+        return own == others and torch.equal(self.positions, other.positions) and torch.equal(self.values, other.values)
+
+    def __hash__(self) -> int:
+        return hash((self.groups, self.label, self.margin, self.level))
+
+    def __repr__(self) -> str:
+        return f"Witness({self.distance} changed, becomes {self.label}, margin {self.margin:.4g})"
 
     @property
     def distance(self) -> int:
@@ -148,9 +165,12 @@ class HistoryPoint:
     upper: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Snapshot:
     """The state of an evaluation at one moment; the last one is the result.
+
+    Iterating gives the bounds of every evaluated input, ``len`` their number, and ``result[3]`` the bounds of the input
+    at position 3 of the user's data.
 
     Attributes:
         images: Bounds of every evaluated input.
@@ -209,8 +229,38 @@ class Snapshot:
         """Number of inputs whose upper bound is still the trivial one."""
         return sum(image.witness is None for image in self.images)
 
+    def __iter__(self) -> Iterator[ImageBounds]:
+        return iter(self.images)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __bool__(self) -> bool:
+        return True  # a result, however many images it has
+
+    def __contains__(self, item: object) -> bool:
+        """Whether some bounds, or the input at a position of the user's data, are part of this."""
+        return item in self.images or item in [image.index for image in self.images]
+
+    def __repr__(self) -> str:
+        images = f"{len(self.images)} image{'' if len(self.images) == 1 else 's'}"
+        kinds = ", ".join(sorted({image.guarantee for image in self.images}))
+        bounds = f"lower {self.lower:.3f}, upper {self.upper:.3f} {self.unit}s" if self.images else "no bounds"
+        state = "finished" if self.finished else f"at t = {self.t}"
+        left_out = f", {len(self.excluded)} left out" if self.excluded else ""
+        return f"Snapshot({images}{left_out}: {bounds}, {kinds}; {self.converged} converged, {state})"
+
+    def _repr_html_(self) -> str:
+        from l0tre.evaluation.exports import to_html
+
+        return to_html(self)
+
     def __getitem__(self, index: int) -> ImageBounds:
-        """Bounds of the input at one position of the user's data."""
+        """Bounds of the input at one position of the user's data.
+
+        Raises:
+            KeyError: If it was left out, or is not part of the evaluation.
+        """
         for image in self.images:
             if image.index == index:
                 return image
@@ -218,6 +268,43 @@ class Snapshot:
             if left_out.index == index:
                 raise KeyError(f"image {index} was left out: {left_out.reason}")
         raise KeyError(f"image {index} is not part of this evaluation")
+
+    def to_dataframe(self) -> "pd.DataFrame":
+        """A row for each evaluated input: bounds, guarantee, time, and the decision of its witness.
+
+        Returns:
+            The table, indexed by position in the user's data.
+
+        Raises:
+            MissingExtraError: If pandas is not installed.
+        """
+        from l0tre.evaluation.exports import to_dataframe
+
+        return to_dataframe(self)
+
+    def save(
+        self,
+        path: str | Path,
+        images: np.ndarray | Tensor | None = None,
+        indices: Sequence[int] | None = None,
+    ) -> tuple[Path, ...]:
+        """Write the files that a run folder has.
+
+        Args:
+            path: A folder for ``result.json``, ``bounds.csv`` and, if ``images`` are given, ``witnesses.npz``; or one
+                file that ends with ``.json``, ``.csv`` or ``.npz``.
+            images: The inputs as evaluated, float ``[images, *shape]``: a result holds only what witnesses change.
+            indices: Their positions in the user's data; default 0, 1, 2, ...
+
+        Returns:
+            The files written. Each appears whole or not at all.
+
+        Raises:
+            L0treError: If the kind of file is not known, or ``images`` are missing or not those of this result.
+        """
+        from l0tre.evaluation.exports import save
+
+        return save(self, path, images, indices)
 
     def to_dict(self) -> dict[str, Any]:
         """The exported JSON: global bounds, images, configuration, history."""
@@ -246,6 +333,9 @@ class Snapshot:
                 {"seconds": round(p.seconds, 6), "t": p.t, "lower": p.lower, "upper": p.upper} for p in self.history
             ],
         }
+
+
+Result = Snapshot  # what an evaluation ends with
 
 
 def make_witness(

@@ -147,7 +147,7 @@ class Pair:
         return f"{self.first} or {self.second}: open"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """Several networks on the same images.
 
@@ -160,6 +160,11 @@ class Comparison:
     standings: tuple[Standing, ...]
     pairs: tuple[Pair, ...]
     missing: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        names = ", ".join(standing.network for standing in self.standings) or "no networks"
+        known = "; ".join(pair.words for pair in self.pairs[:3]) + ("; ..." if len(self.pairs) > 3 else "")
+        return f"Comparison({names}{': ' if known else ''}{known})"
 
     @property
     def same_groups(self) -> bool:

@@ -137,7 +137,9 @@ def _read(source: Source, shape: tuple[int, ...] | None, by_name: ByName) -> _Lo
     if isinstance(source, str | Path):
         return _read_named(str(source), shape, by_name)
     if shape is None:
-        raise ModelError(f"{_name(source)} does not say the shape of its input: give input_shape, such as (1, 28, 28)")
+        raise ModelError(
+            f"{_name(source)} does not say the shape of its input: give `input_shape`, such as (1, 28, 28)"
+        )
     if isinstance(source, nn.Module):
         return _read_module(source, shape)
     if callable(source):

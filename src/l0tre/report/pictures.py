@@ -1,7 +1,6 @@
 """Originals beside their adversarial inputs: as pictures where the shape allows it, as lists of changes otherwise."""
 
 import base64
-import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,9 +9,8 @@ import torch
 from torch import Tensor
 
 from l0tre.domain import Domain
-from l0tre.errors import require
 from l0tre.evaluation.results import ImageBounds, Witness
-from l0tre.layout import channel_axis
+from l0tre.figures.pictures import is_picture, plane, png, shades
 from l0tre.store import Inputs
 
 __all__ = ["Card", "Change", "Picture", "make_cards"]
@@ -99,22 +97,22 @@ def make_cards(images: Sequence[ImageBounds], inputs: Inputs, limit: int) -> tup
 
 
 def _card(bounds: ImageBounds, witness: Witness, original: Tensor, domain: Domain) -> Card:
-    pixels = _pixels(original, domain)
-    if pixels is None:
+    if not is_picture(domain.shape):
         listed = witness.positions.tolist()[:CHANGES]
         before, after = original.flatten(), witness.apply(original).flatten()
         changes = tuple(Change(_position(p, domain.shape), float(before[p]), float(after[p])) for p in listed)
         return Card(bounds, witness, None, changes, len(witness.positions) - len(listed))
-    changed = _pixels(witness.apply(original), domain)
-    assert changed is not None  # it has the same shape
+    # One scale for all positions: a range for each pixel would otherwise be stretched into a picture of its own.
+    low, high = float(domain.low.min()), float(domain.high.max())
+    pixels, changed = shades(original, low, high), shades(witness.apply(original), low, high)
     height, width = pixels.shape[:2]
     touched = torch.zeros(math.prod(domain.shape), dtype=torch.bool)
     touched[witness.positions] = True
-    spots = tuple((row, column) for row, column in _plane(touched.reshape(domain.shape)).any(2).nonzero().tolist())
+    spots = tuple((row, column) for row, column in plane(touched.reshape(domain.shape)).any(2).nonzero().tolist())
     named = ", ".join(f"({row}, {column})" for row, column in spots[:NAMED_PIXELS])
     if len(spots) > NAMED_PIXELS:
         named += f" and {len(spots) - NAMED_PIXELS} more"
-    return Card(bounds, witness, Picture(width, height, _png(pixels), _png(changed), spots, named), (), 0)
+    return Card(bounds, witness, Picture(width, height, _uri(pixels), _uri(changed), spots, named), (), 0)
 
 
 def _position(position: int, shape: tuple[int, ...]) -> str:
@@ -125,31 +123,6 @@ def _position(position: int, shape: tuple[int, ...]) -> str:
     return f"({', '.join(str(int(axis)) for axis in axes)})"
 
 
-def _plane(values: Tensor) -> Tensor:
-    """An image of shape (C, H, W), (H, W, C) or (H, W) as ``[H, W, channels]``."""
-    axis = channel_axis(tuple(values.shape))
-    if values.ndim == 2:
-        return values[:, :, None]
-    return values.movedim(0, 2) if axis == 0 else values
-
-
-def _pixels(image: Tensor, domain: Domain) -> Tensor | None:
-    """The image as uint8 ``[H, W, channels]`` with 1 or 3 channels; ``None`` if it is no picture."""
-    if image.ndim not in (2, 3):
-        return None
-    plane = _plane(image)
-    if plane.shape[2] not in (1, 3):
-        return None
-    # One scale for all positions: a range for each pixel would otherwise be stretched into a picture of its own.
-    low, high = float(domain.low.min()), float(domain.high.max())
-    shades = (plane.double() - low) / (high - low) * 255
-    return shades.round().clamp(0, 255).to(torch.uint8)
-
-
-def _png(pixels: Tensor) -> str:
+def _uri(pixels: Tensor) -> str:
     """uint8 ``[H, W, 1 or 3]`` as a PNG in a data URI."""
-    image = require("PIL.Image", "report")
-    array = pixels.contiguous().numpy()
-    file = io.BytesIO()
-    image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array).save(file, "PNG", optimize=True)
-    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode('ascii')}"
+    return f"data:image/png;base64,{base64.b64encode(png(pixels)).decode('ascii')}"

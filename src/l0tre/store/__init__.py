@@ -1,6 +1,5 @@
 """Run folders: a SQLite database that survives a crash at any moment, the inputs, and exported files."""
 
-from l0tre.store.export import write_exports
 from l0tre.store.levels import read_levels
 from l0tre.store.run import Inputs, Run, create_run, open_run, read_config, read_inputs, read_snapshot
 
@@ -13,5 +12,4 @@ __all__ = [
     "read_inputs",
     "read_levels",
     "read_snapshot",
-    "write_exports",
 ]

@@ -41,10 +41,10 @@ __all__ = [
 ]
 
 DATABASE = "run.db"
-FORMAT = 4
-# Format 3 does not say of which tree the open nodes of proofs are; format 2 besides has no table of levels, and its
-# images know of no attacks.
-READABLE = (2, 3, FORMAT)
+FORMAT = 5
+# Format 4 names three settings without their units; format 3 besides does not say of which tree the open nodes of
+# proofs are; format 2 besides has no table of levels, and its images know of no attacks.
+READABLE = (2, 3, 4, FORMAT)
 LEVELS = """
 CREATE TABLE levels (
     place INTEGER NOT NULL, t INTEGER NOT NULL, lower INTEGER NOT NULL, upper INTEGER NOT NULL,
@@ -94,8 +94,8 @@ def guarded(path: Path) -> Iterator[None]:
         yield
     except UNREADABLE as error:
         raise StoreError(
-            f"{path} cannot be used as a run database ({error}): restore it from a copy, or start again with another "
-            "--out folder"
+            f"{path} cannot be used as a run database ({error}): restore it from a copy, or start again in another "
+            "folder (`out`)"
         ) from error
 
 
@@ -113,7 +113,7 @@ def connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
         StoreError: If it is missing, damaged, or of another format.
     """
     if not create and not path.is_file():
-        raise StoreError(f"{path.parent} is not a run folder: it has no {path.name}; start one with --out")
+        raise StoreError(f"{path.parent} is not a run folder: it has no {path.name}; start one with `out`")
     with guarded(path):
         connection = sqlite3.connect(path, isolation_level=None)
         connection.row_factory = sqlite3.Row
@@ -127,7 +127,7 @@ def connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
         check = connection.execute("PRAGMA quick_check").fetchone()[0]
     if check != "ok":
         raise StoreError(
-            f"{path} is damaged ({check}): restore it from a copy, or start again with another --out folder"
+            f"{path} is damaged ({check}): restore it from a copy, or start again in another folder (`out`)"
         )
     if row is None:
         raise StoreError(f"{path} was left before its first step: remove the folder and start again")

@@ -40,6 +40,8 @@ __all__ = ["Inputs", "Run", "create_run", "open_run", "read_config", "read_input
 
 INPUTS = "inputs.npz"
 DOMAIN_ARRAYS = ("members", "sizes", "ids", "low", "high")
+# Settings whose names did not say their units before format 5, and their names now.
+RENAMED = {"memory": "memory_bytes", "sample": "sample_ms", "attack": "attack_queries"}
 
 
 @dataclass(frozen=True)
@@ -193,13 +195,11 @@ def create_run(
         StoreError: If the folder holds a run or other files, or cannot be written.
     """
     if (folder / DATABASE).exists():
-        raise StoreError(
-            f"{folder} holds a run already: continue it with 'l0tre evaluate {folder} --resume', or give another --out"
-        )
+        raise StoreError(f"{folder} holds a run already: continue it (`resume`), or give another `out`")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
-            raise StoreError(f"{folder} is not empty: give a new or empty folder to --out")
+            raise StoreError(f"{folder} is not empty: give a new or empty folder as `out`")
         domain = inputs.domain.to(torch.device("cpu"))
         np.savez_compressed(
             folder / INPUTS,
@@ -255,7 +255,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     connection = connect(folder / DATABASE)
     try:
         with guarded(folder / DATABASE):
-            return dict(_get(connection, "config", {}))
+            return _config(connection)
     finally:
         connection.close()
 
@@ -270,7 +270,7 @@ def read_snapshot(folder: Path) -> Snapshot:
     try:
         with guarded(folder / DATABASE):
             history = read_history(connection)
-            config = _get(connection, "config", {})
+            config = _config(connection)
             bounds = read_bounds(connection)
             if not bounds:
                 raise StoreError(f"{folder} was left before its first step: remove the folder and start again")
@@ -287,6 +287,14 @@ def read_snapshot(folder: Path) -> Snapshot:
             )
     finally:
         connection.close()
+
+
+def _config(connection: sqlite3.Connection) -> dict[str, Any]:
+    """The configuration, with settings by the names that they have now."""
+    config = dict(_get(connection, "config", {}))
+    if "settings" in config:
+        config["settings"] = {RENAMED.get(name, name): value for name, value in config["settings"].items()}
+    return config
 
 
 def _get(connection: sqlite3.Connection, key: str, default: Any) -> Any:

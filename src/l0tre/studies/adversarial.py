@@ -9,6 +9,7 @@ from torch import Tensor
 from l0tre.data.layout import channels_height_width
 from l0tre.evaluation.results import ImageBounds, Witness
 from l0tre.figures.canvas import ORANGE, save
+from l0tre.figures.pictures import plane
 from l0tre.studies.runs import RunData
 
 __all__ = ["adversarial_images"]
@@ -107,12 +108,5 @@ def _show(axes: Any, image: Tensor, witness: Witness | None, title: str) -> None
 
 def _picture(image: Tensor) -> np.ndarray:
     """An input as ``[height, width]`` or ``[height, width, 3]``."""
-    shape = channels_height_width(tuple(image.shape))
-    if shape is None:
-        raise ValueError(f"inputs of shape {tuple(image.shape)} are no images")
-    channels, height, width = shape
-    if channels == 1:
-        return image.reshape(height, width).numpy()
-    first = image.shape[0] == channels
-    array: np.ndarray = (image.permute(1, 2, 0) if first else image).numpy()
-    return array[:, :, :3] if channels >= 3 else array[:, :, 0]
+    array: np.ndarray = plane(image).numpy()
+    return array[:, :, :3] if array.shape[2] >= 3 else array[:, :, 0]

@@ -111,7 +111,7 @@ def _distances(run: RunData) -> str:
 
 
 def _uppers(run: RunData) -> str:
-    attack = run.latest.config["settings"].get("attack", 0)
+    attack = run.latest.config["settings"].get("attack_queries", 0)
     return f"the levels, and an attack of {attack:,} queries an image" if attack else "the levels alone"
 
 

@@ -8,6 +8,7 @@ from l0tre.api.load import load
 from l0tre.api.runs import Watch, go_on, last_of
 from l0tre.data import load_data, select
 from l0tre.errors import ConfigError, StoreError
+from l0tre.evaluation.problem import Settings
 from l0tre.store import read_snapshot
 from l0tre.store.database import DATABASE
 from l0tre.studies.runs import KINDS, kind_of
@@ -87,17 +88,15 @@ def carry_out(
         network = networks[plan.network]
         images = load_data(data, input_shape=network.input_shape, data_dir=data_dir, resize=True)
         chosen = select(images, limit=plan.images, shuffle=True, seed=seed)
-        guarantee, attack = KINDS[plan.kind]
+        guarantee, queries = KINDS[plan.kind]
+        settings = Settings(max_t=plan.max_t, epsilon=plan.epsilon, guarantee=guarantee, attack_queries=queries)
         snapshots = go_on(
             Path(out) / plan.folder,
             network,
             chosen,
+            settings,
             time_budget=time_budget,
             stop=stop,
-            max_t=plan.max_t,
-            epsilon=plan.epsilon,
-            guarantee=guarantee,
-            attack=attack,
         )
         watch(plan.folder, snapshots)
 
@@ -110,5 +109,5 @@ def _check_kind(folder: Path, plan: Plan) -> None:
     if kind != plan.kind:
         right = f"{Path(plan.network).stem}-{kind}"
         raise StoreError(
-            f"{folder} holds a run of the kind {kind}, not {plan.kind}: rename it to {right}, or give another --out"
+            f"{folder} holds a run of the kind {kind}, not {plan.kind}: rename it to {right}, or give another `out`"
         )

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from l0tre.defaults import ATTACK_QUERIES
 from l0tre.errors import StoreError
-from l0tre.evaluation.problem import ATTACK
+from l0tre.evaluation.problem import GuaranteeWish
 from l0tre.evaluation.results import Snapshot
 from l0tre.store import Inputs, read_inputs, read_levels, read_snapshot
 from l0tre.store.database import DATABASE
@@ -16,7 +17,11 @@ __all__ = ["KINDS", "RunData", "kind_of", "read_run", "read_runs"]
 
 # Of each kind of run: its guarantee, and the queries of the attack on each image before the levels. The paper's upper
 # bounds come from its levels alone, so only runs without an attack can be held against its estimates at t = 1.
-KINDS = {"paper": ("grid", 0), "grid": ("grid", ATTACK), "certified": ("certified", ATTACK)}
+KINDS: dict[str, tuple[GuaranteeWish, int]] = {
+    "paper": ("grid", 0),
+    "grid": ("grid", ATTACK_QUERIES),
+    "certified": ("certified", ATTACK_QUERIES),
+}
 SCOPES = {"certified": "all real values", "lipschitz": "all real values", "grid": "the grid", "sampled": "nothing"}
 
 
@@ -73,7 +78,7 @@ def kind_of(config: Mapping[str, Any]) -> str:
         attacks do not say that they have none, and resuming them attacks: they are no ``paper`` runs.
     """
     guarantee = str(config["guarantee"]["kind"])
-    return "paper" if (guarantee, config["settings"].get("attack")) == KINDS["paper"] else guarantee
+    return "paper" if (guarantee, config["settings"].get("attack_queries")) == KINDS["paper"] else guarantee
 
 
 def read_run(folder: str | Path) -> RunData:
@@ -94,7 +99,7 @@ def read_runs(out: str | Path) -> tuple[RunData, ...]:
     """
     folders = sorted(path.parent for path in Path(out).glob(f"*/{DATABASE}"))
     if not folders:
-        raise StoreError(f"{out} holds no run folders: give the folder of an earlier call to --out")
+        raise StoreError(f"{out} holds no run folders: give the folder of an earlier call as `out`")
     runs = [read_run(folder) for folder in folders]
     (network, kind), count = Counter((run.network, run.kind) for run in runs).most_common(1)[0]
     if count > 1:

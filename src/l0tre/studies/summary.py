@@ -63,7 +63,7 @@ def run_rows(runs: Sequence[RunData]) -> Rows:
             "network": run.network,
             "kind": run.kind,
             "guarantee": run.guarantee,
-            "attack": run.latest.config["settings"].get("attack"),
+            "attack": run.latest.config["settings"].get("attack_queries"),
             "epsilon": run.latest.config["settings"]["epsilon"],
             "max_t": run.latest.config["settings"]["max_t"],
             "images": len(run.latest.images) + len(run.latest.excluded),

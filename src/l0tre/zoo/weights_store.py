@@ -108,7 +108,7 @@ def write(name: str, state: Mapping[str, Tensor], record: Mapping[str, Any], fol
         (folder / f"{name}.safetensors").write_bytes(weights)
         (folder / f"{name}.json").write_text(json.dumps(full, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
-        raise ModelError(f"{name} cannot be stored in {folder} ({error}); give another folder with --out") from error
+        raise ModelError(f"{name} cannot be stored in {folder} ({error}); give another folder (`out`)") from error
     return full
 
 

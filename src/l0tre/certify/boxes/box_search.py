@@ -112,7 +112,7 @@ class BoxSearch:
             except torch.OutOfMemoryError as error:
                 self.fresh, self.boxes = before
                 if self.batch == 1:
-                    raise ModelError("the device has too little memory for a single box: use --device cpu") from error
+                    raise ModelError("the device has too little memory for one box: use `device='cpu'`") from error
             torch.cuda.empty_cache()
             self.batch = max(1, self.batch // 2)
             self.windowed = replace(self.windowed, budget=max(1, self.windowed.budget // 2))

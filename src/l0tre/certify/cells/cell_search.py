@@ -126,8 +126,8 @@ class CellSearch:
                 self.front = before
                 if self.batch == 1:
                     raise ModelError(
-                        "the device has too little memory for a single node: give less --memory to the tables, or use "
-                        "--device cpu"
+                        "the device has too little memory for a single node: give less `memory_bytes`, or use "
+                        "`device='cpu'`"
                     ) from error
             torch.cuda.empty_cache()
             self.batch, self.row_bytes = max(1, self.batch // 2), max(1, self.row_bytes // 2)

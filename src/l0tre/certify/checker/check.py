@@ -42,7 +42,7 @@ EXTRA = 64  # regions that the checker may make of one node
 TOLERANCE = 0.25
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CheckResult:
     """What a successful check found.
 
@@ -63,6 +63,10 @@ class CheckResult:
     margin: float
     splits: int
     seconds: float
+
+    def __repr__(self) -> str:
+        facts = f"radius {self.radius}, label {self.label}, {self.nodes} nodes, margin {self.margin:.4g}"
+        return f"CheckResult(valid: {facts})"
 
 
 def check(

@@ -1,0 +1,6 @@
+"""``python -m l0tre`` is the command ``l0tre``."""
+
+from l0tre.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""The command evaluate: bounds for a set of images."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from l0tre.cli import options as opt
+from l0tre.cli.root import app
+from l0tre.defaults import ATTACK_QUERIES
+from l0tre.errors import ConfigError, MissingExtraError
+
+__all__ = ["evaluate"]
+
+WITH_RESUME = ("model", "resume", "time_budget", "device", "quiet", "as_json")  # all else is stored in the run
+
+
+@app.command()
+@opt.with_sets
+def evaluate(
+    context: typer.Context,
+    model: Annotated[
+        str,
+        typer.Argument(metavar="MODEL|RUN", help=f"{opt.MODEL_HELP} With --resume: a run folder.", show_default=False),
+    ],
+    data: Annotated[str | None, typer.Argument(metavar="DATA", help=opt.DATA_HELP, show_default=False)] = None,
+    out: Annotated[Path | None, typer.Option(help="A new folder for the run: it survives a crash.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run folder given instead of a model.")
+    ] = False,
+    time_budget: Annotated[float | None, typer.Option(metavar="SECONDS", help="Stop after this time.")] = None,
+    sample: Annotated[
+        float | None,
+        typer.Option(
+            metavar="MILLISECONDS",
+            help="Real-time mode: random sets of --max-t groups for so long an image; no lower bound is claimed.",
+            rich_help_panel=opt.SEARCH,
+        ),
+    ] = None,
+    max_t: Annotated[
+        int | None,
+        typer.Option(
+            help="Most groups changed together.", show_default="2; 1 with --sample", rich_help_panel=opt.SEARCH
+        ),
+    ] = None,
+    attack: Annotated[
+        int,
+        typer.Option(
+            metavar="QUERIES",
+            help="Forward + backward passes for each image to look for closer adversarial inputs; 0 for none.",
+            rich_help_panel=opt.SEARCH,
+        ),
+    ] = ATTACK_QUERIES,
+    *,
+    search: opt.Search,
+    choices: opt.Choices,
+    selection: opt.Selection,
+    output: opt.Output,
+) -> None:
+    """Bound the robustness of a network on a set of images; stop it any time."""
+    from l0tre.api.evaluate import begin, resume_anytime
+    from l0tre.cli.live import follow, stop_on_signal
+    from l0tre.cli.render import print_snapshot
+    from l0tre.cli.setup import make_settings, prepare
+    from l0tre.data import select
+
+    opt.check_budget(time_budget)
+    if sample is not None and not sample > 0:
+        raise ConfigError(f"--sample {sample} is no time: give milliseconds above 0, for example 100")
+    with stop_on_signal() as stop:
+        if resume:
+            _refuse_with_resume(context)
+            out = Path(model)
+            snapshots = resume_anytime(out, device=choices.device, time_budget=time_budget, stop=stop)
+        else:
+            if data is None:
+                raise ConfigError(
+                    f"no images were given: l0tre evaluate {model} images.npz (or --resume for a run folder)"
+                )
+            setup = prepare(model, data, choices)
+            settings = make_settings(
+                search,
+                setup.memory_bytes,
+                max_t if max_t is not None else 2 if sample is None else 1,
+                attack_queries=attack,
+                sample_ms=sample or 0.0,
+                seed=selection.seed,
+            )
+            snapshots = begin(
+                setup.network,
+                select(setup.data, limit=selection.limit, shuffle=selection.shuffle, seed=selection.seed),
+                settings=settings,
+                domain=setup.domain,
+                time_budget=time_budget,
+                out=out,
+                stop=stop,
+            )
+        result = follow(snapshots, Console(stderr=True), quiet=output.silent)
+        stopped = stop()
+    print_snapshot(result, quiet=output.quiet, as_json=output.as_json)
+    if out is not None:
+        _write_report(out, output.silent)
+    if stopped:
+        raise typer.Exit(130)
+
+
+def _refuse_with_resume(context: typer.Context) -> None:
+    """A run goes on as it was set up: options that would change it are refused, not ignored."""
+    given = [
+        parameter
+        for parameter in context.command.params
+        if parameter.name not in WITH_RESUME
+        and context.get_parameter_source(parameter.name or "").name == "COMMANDLINE"  # type: ignore[union-attr]
+    ]
+    if given:
+        names = ", ".join(parameter.opts[0] if parameter.opts[0].startswith("-") else "DATA" for parameter in given)
+        raise ConfigError(
+            f"{names} cannot be given with --resume, a run goes on as it was set up: give the run folder alone, "
+            "with --time-budget, --device, --quiet or --json"
+        )
+
+
+def _write_report(folder: Path, silent: bool) -> None:
+    from l0tre.report import write_report
+
+    try:
+        message = f"report: {write_report(folder)}"
+    except MissingExtraError as error:
+        message = f"no report.html was written: {error}"
+    if not silent:
+        typer.echo(message)

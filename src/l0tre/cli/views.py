@@ -1,0 +1,79 @@
+"""The commands that look at networks and runs: inspect, show, report."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from l0tre.cli import options as opt
+from l0tre.cli.root import app
+
+__all__ = ["inspect", "report", "show"]
+
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", show_default=False)]
+
+
+@app.command()
+def inspect(
+    model: opt.ModelArgument,
+    input_shape: opt.InputShapeOption = None,
+    groups: opt.GroupsOption = "auto",
+    colours: opt.ColoursOption = "grid",
+    epsilon: opt.EpsilonOption = 0.25,
+    device: opt.DeviceOption = "auto",
+    as_json: opt.JsonOption = False,
+) -> None:
+    """Tell how a network will be searched: windows or whole forward passes, how far a pixel reaches, what it saves."""
+    from l0tre.api.load import load
+    from l0tre.cli.render import show_description
+    from l0tre.cli.setup import parse_groups, parse_shape
+    from l0tre.domain import make_domain, make_grid
+    from l0tre.evaluation.problem import cannot_certify
+    from l0tre.exhaustive.describe import describe
+    from l0tre.exhaustive.scanner import choose_engine
+
+    network = load(model, input_shape=parse_shape(input_shape), device=device)
+    domain = make_domain(network.input_shape, groups=parse_groups(groups))
+    grid = make_grid(domain, epsilon, colours=colours)  # type: ignore[arg-type]
+    engine = choose_engine(network, domain.to(network.device), grid.to(network.device))
+    description = describe(engine)
+    why_not = cannot_certify(network)
+    if as_json:
+        facts = {
+            "model": model,
+            "input_shape": network.input_shape,
+            "classes": network.classes,
+            "certifiable": not why_not,
+            "why_not_certifiable": why_not,
+        }
+        typer.echo(json.dumps({**facts, "unit": domain.unit, "groups": domain.groups, **asdict(description)}, indent=1))
+    else:
+        show_description(network, domain, description, why_not, Console(highlight=False))
+
+
+@app.command()
+def show(
+    run: RunArgument,
+    as_json: opt.JsonOption = False,
+    every: Annotated[bool, typer.Option("--all", help="List all images.")] = False,
+) -> None:
+    """Print the bounds of a run, for each image and globally; also while it goes on."""
+    from l0tre.cli.render import print_snapshot
+    from l0tre.store import read_snapshot
+
+    print_snapshot(read_snapshot(run), quiet=False, as_json=as_json, every=every)
+
+
+@app.command()
+def report(run: RunArgument) -> None:
+    """Write report.html, result.json, bounds.csv and witnesses.npz of a run anew."""
+    from l0tre.evaluation.exports import write_exports
+    from l0tre.report import write_report
+    from l0tre.store import read_inputs, read_snapshot
+
+    snapshot, inputs = read_snapshot(run), read_inputs(run)
+    files = [*write_exports(run, snapshot, inputs.images, inputs.indices), write_report(run)]
+    typer.echo("\n".join(str(file) for file in files))

@@ -1,0 +1,13 @@
+"""What options take and begin with, for signatures and for the command line's help, which must not wait for torch."""
+
+from typing import Literal
+
+__all__ = ["ATTACK_QUERIES", "BUDGET", "METHODS", "PEER_BUDGET", "Method", "Rounding"]
+
+ATTACK_QUERIES = 1000  # of the attack on each image in an evaluation: about what ranking single pixels costs
+BUDGET = 5000  # queries of an attack by itself, for each image
+PEER_BUDGET = 2000  # likewise, where attacks of other libraries are compared
+
+Method = Literal["auto", "greedy", "saliency", "local", "values", "search", "exact"]
+Rounding = Literal["none", "8bit"]
+METHODS: tuple[Method, ...] = ("greedy", "saliency", "local", "values", "search", "exact")  # all but auto
