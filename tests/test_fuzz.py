@@ -176,9 +176,9 @@ def favoured(network: Network, change: Callable[[Tensor, Tensor], tuple[Tensor, 
     """The network with another last layer than its source has; ``change`` gives its weight and bias."""
     if network.exact is None:
         return network
-    last = network.exact.nodes[-1]
+    last = network.exact.operations[-1]
     weight, bias = change(last.tensors["weight"].clone(), last.tensors["bias"].clone())
-    exact = Graph((*network.exact.nodes[:-1], replace(last, tensors={"weight": weight, "bias": bias})))
+    exact = Graph((*network.exact.operations[:-1], replace(last, tensors={"weight": weight, "bias": bias})))
     graph = exact.to("cpu", torch.float32)
     # The source in float64 tells the same, else the comparison with it would notice the mistake first.
     changed = replace(network, exact=exact, graph=graph, forward=lambda x: run(graph, x))
@@ -200,7 +200,7 @@ def one_weight(network: Network, target: Target) -> Network:
     if network.exact is None:
         return network
     x = torch.from_numpy(target.flips[0].x).reshape(1, *network.input_shape)
-    values = run(Graph(network.exact.nodes[:-1]), x)[0].flatten()
+    values = run(Graph(network.exact.operations[:-1]), x)[0].flatten()
 
     def change(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
         place = int(values.abs().argmax())

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from torch import Tensor
 
-from l0tre.model.graph import Graph, Node
+from l0tre.model.graph import Graph, Operation
 from l0tre.model.rounding import bends
 
 __all__ = [
@@ -52,12 +52,12 @@ class LocalPlan:
 
     Attributes:
         graph: The network, its input seen as a map ``(C, H, W)``.
-        cut: The last local node; everything behind it reads only this node.
+        cut: The last local operation; everything behind it reads only this operation.
         head: What reads the cut: ``linear`` (a dense layer on the flattened map), ``mean`` (the mean of every channel)
             or ``map`` (anything else, which needs the whole map).
-        tail: The first node that is computed in full.
-        strides: For each node up to the cut, how many input pixels one step of its map stands for.
-        joints: Nodes up to the cut that alone connect what is before and behind them, the input first.
+        tail: The first operation that is computed in full.
+        strides: For each operation up to the cut, how many input pixels one step of its map stands for.
+        joints: Operations up to the cut that alone connect what is before and behind them, the input first.
         matrices: Convolutions of windows as matrices, worked out as they are needed.
     """
 
@@ -94,8 +94,8 @@ def plan_local(graph: Graph, most_share: Mapping[str, float] = MOST_SHARE) -> Lo
     if len(graph.input_shape) != 3:
         return f"inputs of shape {graph.input_shape} are not maps of channels, height and width"
     strides = [1]
-    for node in graph.nodes[1:]:
-        stride = _stride(node, graph, strides)
+    for operation in graph.operations[1:]:
+        stride = _stride(operation, graph, strides)
         if stride is None:
             break
         strides.append(stride)
@@ -107,54 +107,53 @@ def plan_local(graph: Graph, most_share: Mapping[str, float] = MOST_SHARE) -> Lo
             continue
         kept = tuple(joint for joint in joints if joint <= cut)
         return LocalPlan(graph, cut, head, tail, tuple(strides[: cut + 1]), kept)
-    stopper = graph.nodes[len(strides)] if len(strides) < len(graph.nodes) else graph.nodes[-1]
-    return (
-        f"a single pixel reaches most of the map before {stopper.name or stopper.op} ({stopper.op}) mixes all positions"
-    )
+    stopper = graph.operations[len(strides)] if len(strides) < len(graph.operations) else graph.operations[-1]
+    name = f"{stopper.name or stopper.kind} ({stopper.kind})"
+    return f"a single pixel reaches most of the map before {name} mixes all positions"
 
 
 def spans(graph: Graph, upto: int, first: Span, axis: int, start: int = 0) -> list[Span]:
-    """What a span of one node reaches at every later local node.
+    """What a span of one operation reaches at every later local operation.
 
     Args:
         graph: The network.
-        upto: The last node asked about.
-        first: The span at node ``start``.
+        upto: The last operation asked about.
+        first: The span at operation ``start``.
         axis: 0 for rows, 1 for columns.
         start: A joint of the plan.
 
     Returns:
-        One span for each node from ``start`` to ``upto``, not clipped to the maps.
+        One span for each operation from ``start`` to ``upto``, not clipped to the maps.
     """
     found = [first]
-    for node in graph.nodes[start + 1 : upto + 1]:
-        found.append(reach(node, [found[source - start] for source in node.inputs], axis))
+    for operation in graph.operations[start + 1 : upto + 1]:
+        found.append(reach(operation, [found[source - start] for source in operation.inputs], axis))
     return found
 
 
-def reach(node: Node, sources: Sequence[Span], axis: int) -> Span:
-    """The positions of a node's output that read any position of its inputs' spans."""
+def reach(operation: Operation, sources: Sequence[Span], axis: int) -> Span:
+    """The positions of an operation's output that read any position of its inputs' spans."""
     sources = [span for span in sources if span.size]  # a branch that skips the position adds nothing
     if not sources:
         return Span(0, -1)
     low, high = min(span.first for span in sources), max(span.last for span in sources)
-    if node.op == "pad":
-        shift = _front(node, axis)
+    if operation.kind == "pad":
+        shift = _front(operation, axis)
         return Span(low + shift, high + shift)
-    if node.op not in ("conv", "max_pool", "avg_pool"):
+    if operation.kind not in ("conv", "max_pool", "avg_pool"):
         return Span(low, high)
-    kernel, stride, padding, dilation = window(node, axis)
+    kernel, stride, padding, dilation = window(operation, axis)
     return Span(-((-(low + padding - (kernel - 1) * dilation)) // stride), (high + padding) // stride)
 
 
-def need(node: Node, span: Span, axis: int) -> Span:
-    """The positions of a node's input that a span of its output reads."""
-    if node.op == "pad":
-        shift = _front(node, axis)
+def need(operation: Operation, span: Span, axis: int) -> Span:
+    """The positions of an operation's input that a span of its output reads."""
+    if operation.kind == "pad":
+        shift = _front(operation, axis)
         return Span(span.first - shift, span.last - shift)
-    if node.op not in ("conv", "max_pool", "avg_pool"):
+    if operation.kind not in ("conv", "max_pool", "avg_pool"):
         return span
-    kernel, stride, padding, dilation = window(node, axis)
+    kernel, stride, padding, dilation = window(operation, axis)
     return Span(span.first * stride - padding, span.last * stride - padding + (kernel - 1) * dilation)
 
 
@@ -163,11 +162,11 @@ def overlap(a: Span, b: Span) -> Span:
     return Span(max(a.first, b.first), min(a.last, b.last))
 
 
-def window(node: Node, axis: int) -> tuple[int, int, int, int]:
+def window(operation: Operation, axis: int) -> tuple[int, int, int, int]:
     """Kernel, stride, padding and dilation of a convolution or pooling along one axis."""
-    kernel = node.tensors["weight"].shape[2 + axis] if node.op == "conv" else node.ints("kernel")[axis]
-    dilation = 1 if node.op == "avg_pool" else node.ints("dilation")[axis]
-    return int(kernel), node.ints("stride")[axis], node.ints("padding")[axis], dilation
+    kernel = operation.tensors["weight"].shape[2 + axis] if operation.kind == "conv" else operation.ints("kernel")[axis]
+    dilation = 1 if operation.kind == "avg_pool" else operation.ints("dilation")[axis]
+    return int(kernel), operation.ints("stride")[axis], operation.ints("padding")[axis], dilation
 
 
 def window_share(graph: Graph, cut: int) -> float:
@@ -176,58 +175,64 @@ def window_share(graph: Graph, cut: int) -> float:
     for axis in (0, 1):
         size = graph.input_shape[1 + axis]
         middle = range(size // 2, min(size, size // 2 + 8))
-        extent = graph.nodes[cut].shape[1 + axis]
+        extent = graph.operations[cut].shape[1 + axis]
         largest = max(spans(graph, cut, Span(i, i), axis)[-1].size for i in middle)
         share *= min(largest / extent, 1.0) if size > 1 else 1.0
     return share
 
 
-def _front(node: Node, axis: int) -> int:
+def _front(operation: Operation, axis: int) -> int:
     """Padding in front of an axis; ``F.pad`` lists the last axis first."""
-    padding = node.ints("padding")
+    padding = operation.ints("padding")
     return padding[0] if axis == 1 else padding[2] if len(padding) > 2 else 0
 
 
-def _stride(node: Node, graph: Graph, strides: Sequence[int]) -> int | None:
-    """Stride of a node's map in input pixels, or ``None`` if the node is not local."""
-    if len(node.shape) != 3 or any(source >= len(strides) for source in node.inputs):
+def _stride(operation: Operation, graph: Graph, strides: Sequence[int]) -> int | None:
+    """Stride of an operation's map in input pixels, or ``None`` if the operation is not local."""
+    if len(operation.shape) != 3 or any(source >= len(strides) for source in operation.inputs):
         return None
-    before = {strides[source] for source in node.inputs}
+    before = {strides[source] for source in operation.inputs}
     if len(before) > 1:
         return None
     (stride,) = before
-    if node.op in POINTWISE:
+    if operation.kind in POINTWISE:
         return stride
-    if node.op in JOINS:
-        same = all(graph.nodes[source].shape[1:] == node.shape[1:] for source in node.inputs)
-        channels = node.op == "concat" or all(graph.nodes[source].shape == node.shape for source in node.inputs)
-        return stride if same and channels and node.attributes.get("dim", 0) == 0 else None
-    if node.op == "scale":
-        factor = node.tensors.get("scale")
+    if operation.kind in JOINS:
+        same = all(graph.operations[source].shape[1:] == operation.shape[1:] for source in operation.inputs)
+        channels = operation.kind == "concat" or all(
+            graph.operations[source].shape == operation.shape for source in operation.inputs
+        )
+        return stride if same and channels and operation.attributes.get("dim", 0) == 0 else None
+    if operation.kind == "scale":
+        factor = operation.tensors.get("scale")
         uniform = factor is None or factor.numel() == 1 or (factor.ndim == 3 and factor.shape[1:] == (1, 1))
-        same = graph.nodes[node.inputs[0]].shape == node.shape
+        same = graph.operations[operation.inputs[0]].shape == operation.shape
         return stride if uniform and same else None
-    if node.op == "pad":
-        return stride if len(node.ints("padding")) <= 4 else None
-    if node.op == "avg_pool" and any(node.ints("padding")) and not node.attributes["count_include_pad"]:
+    if operation.kind == "pad":
+        return stride if len(operation.ints("padding")) <= 4 else None
+    if (
+        operation.kind == "avg_pool"
+        and any(operation.ints("padding"))
+        and not operation.attributes["count_include_pad"]
+    ):
         return None
-    if node.op in ("conv", "max_pool", "avg_pool"):
-        rows, columns = node.ints("stride")
+    if operation.kind in ("conv", "max_pool", "avg_pool"):
+        rows, columns = operation.ints("stride")
         return stride * rows if rows == columns else None
     return None
 
 
 def _head(graph: Graph, cut: int) -> tuple[str, int]:
-    """What reads the cut, and the first node behind that."""
-    readers = [place for place, node in enumerate(graph.nodes) if cut in node.inputs]
+    """What reads the cut, and the first operation behind that."""
+    readers = [place for place, operation in enumerate(graph.operations) if cut in operation.inputs]
     if len(readers) != 1:
         return "map", cut + 1
-    reader = graph.nodes[readers[0]]
-    if reader.op == "mean" and sorted(reader.ints("dims")) == [1, 2]:
+    reader = graph.operations[readers[0]]
+    if reader.kind == "mean" and sorted(reader.ints("dims")) == [1, 2]:
         return "mean", readers[0] + 1
-    if reader.op == "reshape" and len(reader.shape) == 1:
-        behind = [place for place, node in enumerate(graph.nodes) if readers[0] in node.inputs]
-        if len(behind) == 1 and graph.nodes[behind[0]].op == "linear":
+    if reader.kind == "reshape" and len(reader.shape) == 1:
+        behind = [place for place, operation in enumerate(graph.operations) if readers[0] in operation.inputs]
+        if len(behind) == 1 and graph.operations[behind[0]].kind == "linear":
             return "linear", behind[0] + 1
     return "map", cut + 1
 
@@ -237,20 +242,20 @@ def _as_map(graph: Graph) -> Graph:
     if len(graph.input_shape) != 1:
         return graph
     size = graph.input_shape[0]
-    nodes: list[Node] = [replace(graph.nodes[0], shape=(1, 1, size))]
-    rest = list(graph.nodes[1:])
-    while rest and rest[0].op in POINTWISE | {"scale"} and rest[0].inputs == (len(nodes) - 1,):
-        nodes.append(replace(rest.pop(0), shape=(1, 1, size)))
-    place = len(nodes)
-    if any(source < place - 1 for node in rest for source in node.inputs):
+    operations: list[Operation] = [replace(graph.operations[0], shape=(1, 1, size))]
+    rest = list(graph.operations[1:])
+    while rest and rest[0].kind in POINTWISE | {"scale"} and rest[0].inputs == (len(operations) - 1,):
+        operations.append(replace(rest.pop(0), shape=(1, 1, size)))
+    place = len(operations)
+    if any(source < place - 1 for operation in rest for source in operation.inputs):
         return graph  # something reads past the elementwise part
-    nodes.append(Node("reshape", (place - 1,), (size,), attributes={"shape": (size,)}))
-    moved = [replace(node, inputs=tuple(source + 1 for source in node.inputs)) for node in rest]
-    return Graph((*nodes, *moved))
+    operations.append(Operation("reshape", (place - 1,), (size,), attributes={"shape": (size,)}))
+    moved = [replace(operation, inputs=tuple(source + 1 for source in operation.inputs)) for operation in rest]
+    return Graph((*operations, *moved))
 
 
 def stage_spans(plan: LocalPlan, start: int, rows: Span, target: Span, axis: int) -> Mapping[int, Span]:
-    """The positions to compute at every node from ``start`` to the cut.
+    """The positions to compute at every operation from ``start`` to the cut.
 
     Args:
         plan: The local part.
@@ -260,17 +265,17 @@ def stage_spans(plan: LocalPlan, start: int, rows: Span, target: Span, axis: int
         axis: 0 for rows, 1 for columns.
 
     Returns:
-        For each node what is both reached by the change and read by the target.
+        For each operation what is both reached by the change and read by the target.
     """
     graph = plan.graph
     reached = spans(graph, plan.cut, rows, axis, start)
     wanted: dict[int, Span] = {plan.cut: target}
     for place in range(plan.cut, start, -1):
-        node = graph.nodes[place]
+        operation = graph.operations[place]
         if place not in wanted:
             continue
-        back = need(node, wanted[place], axis)
-        for source in node.inputs:
+        back = need(operation, wanted[place], axis)
+        for source in operation.inputs:
             if source >= start:
                 known = wanted.get(source)
                 wanted[source] = (

@@ -81,11 +81,11 @@ class Network:
         """As :meth:`scores`, for a network with a graph, and note the largest values on the way."""
         if self.graph is None:
             return self.scores(x)
-        nodes, numbers = self.graph.nodes, bends(self.graph)
+        operations, numbers = self.graph.operations, bends(self.graph)
 
         def see(position: int, value: Tensor) -> None:
             if position in numbers:
-                peaks.see(numbers[position], value, relu=nodes[position].op == "relu")
+                peaks.see(numbers[position], value, relu=operations[position].kind == "relu")
 
         with exact_float32(self.device):
             return run(self.graph, x.to(self.device), see)

@@ -75,7 +75,7 @@ def test_rounding_errors_of_every_layer_lower_the_bounds(name: str) -> None:
     windowed = ground_of(case, 2, 2)
     nodes = random_boxes(windowed, pixel_sets(windowed, 2, random.Random(0), SETS), torch.Generator().manual_seed(0))
     bounds = lower_bounds(windowed, nodes)[0]
-    sources = {node.inputs[0] for node in windowed.local.plan.graph.nodes if node.op in NONLINEAR}
+    sources = {operation.inputs[0] for operation in windowed.local.plan.graph.operations if operation.kind in NONLINEAR}
     assert len(sources) > 1
     for source in sources:
         slack = tuple(0.3 if place == source else error for place, error in enumerate(windowed.local.slack))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from l0tre.certify.relax.interval import Interval
 from l0tre.certify.relax.relaxation import relax
-from l0tre.model.graph import Node
+from l0tre.model.graph import Operation
 
 __all__ = ["AffineForms", "bend", "least", "pool"]
 
@@ -48,11 +48,12 @@ def least(lower: Tensor) -> Tensor:
     return lower[..., 0] - lower[..., 1:].abs().sum(-1)
 
 
-def bend(node: Node, forms: AffineForms, before: Tensor, after: Tensor, slack: float) -> AffineForms:
+def bend(operation: Operation, forms: AffineForms, before: Tensor, after: Tensor, slack: float) -> AffineForms:
     """Go through an elementwise operation.
 
     Args:
-        node: Of one of the kinds in ``support.ELEMENTWISE``: none of them falls, so its lines have no negative slope.
+        operation: Of one of the kinds in ``support.ELEMENTWISE``: none of them falls, so its lines have no
+            negative slope.
         forms: Its input.
         before: The image's own inputs ``[batch, *shape]``.
         after: The image's own outputs.
@@ -63,7 +64,7 @@ def bend(node: Node, forms: AffineForms, before: Tensor, after: Tensor, slack: f
     """
     lower, upper = forms.centre - forms.radius, forms.centre + forms.radius
     low, high = _ranges(lower, upper, before, slack)
-    below, above, gap_below, gap_above = relax(node, low, high, before, after).maps.view(4, *low.shape)
+    below, above, gap_below, gap_above = relax(operation, low, high, before, after).maps.view(4, *low.shape)
     lower *= below[:, None]
     upper *= above[:, None]
     lower[:, 0] += gap_below
@@ -72,12 +73,12 @@ def bend(node: Node, forms: AffineForms, before: Tensor, after: Tensor, slack: f
 
 
 def pool(
-    node: Node, forms: AffineForms, before: Tensor, after: Tensor, slack: float, size: Sequence[int]
+    operation: Operation, forms: AffineForms, before: Tensor, after: Tensor, slack: float, size: Sequence[int]
 ) -> AffineForms:
     """Go through a max pool over patches that are laid out without padding.
 
     Args:
-        node: The max pool.
+        operation: The max pool.
         forms: Its inputs under the patches, ``[batch, 1 + variables, C, rows, columns]``.
         before: The image's own inputs, ``[batch, C, rows, columns]``; minus infinity outside the map.
         after: The image's own outputs, ``[batch, C, *size]``.
@@ -89,7 +90,7 @@ def pool(
     """
     lower, upper = forms.centre - forms.radius, forms.centre + forms.radius
     shape = (before.shape[1], *size)
-    patches = replace(node, shape=shape, attributes={**node.attributes, "padding": (0, 0)})
+    patches = replace(operation, shape=shape, attributes={**operation.attributes, "padding": (0, 0)})
     lines = relax(patches, *_ranges(lower, upper, before, slack), before, after)
     assert lines.index is not None
     index = lines.index[:, None].expand(-1, lower.shape[1], -1)

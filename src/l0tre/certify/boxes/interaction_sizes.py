@@ -20,7 +20,7 @@ from l0tre.certify.boxes.windowed import Windowed
 from l0tre.certify.relax.supported import NONLINEAR
 from l0tre.locality.local_part import need
 from l0tre.locality.windows import Box, shifted
-from l0tre.model.graph import Node
+from l0tre.model.graph import Operation
 
 __all__ = ["Sizes", "interaction_sizes", "make_sizes"]
 
@@ -42,8 +42,8 @@ class Sizes:
 
 def make_sizes(windowed: Windowed, singles: PixelForms) -> Sizes:
     """The sizes of all single pixels."""
-    nodes = windowed.local.plan.graph.nodes[: windowed.local.plan.cut + 1]
-    sources = {node.inputs[0] for node in nodes if node.op in NONLINEAR}
+    operations = windowed.local.plan.graph.operations[: windowed.local.plan.cut + 1]
+    sources = {operation.inputs[0] for operation in operations if operation.kind in NONLINEAR}
     up: dict[Pixel, dict[int, Tensor]] = {}
     down: dict[Pixel, dict[int, Tensor]] = {}
     for phase, tables in singles.tables.items():
@@ -90,14 +90,14 @@ def _bound(
 
     rest: dict[int, Tensor] = {}
     for place in range(1, local.plan.cut + 1):
-        node = local.plan.graph.nodes[place]
-        source, box = node.inputs[0], pattern.meets[place]
+        operation = local.plan.graph.operations[place]
+        source, box = operation.inputs[0], pattern.meets[place]
         if not pattern.met(place):
             continue
-        if node.op in NONLINEAR:
-            wanted = (need(node, box[0], 0), need(node, box[1], 1)) if node.op == "max_pool" else box
+        if operation.kind in NONLINEAR:
+            wanted = (need(operation, box[0], 0), need(operation, box[1], 1)) if operation.kind == "max_pool" else box
             before = shifted(rest[source], pattern.meets[source], wanted) if source in rest else None
-            found = _bend(node, [alone(side, source, wanted) for side in (0, 1)], before)
+            found = _bend(operation, [alone(side, source, wanted) for side in (0, 1)], before)
             rest[place] = site.clear(place, found[:, None])[:, 0]
         elif source in rest:
             rest[place] = map_interaction(site, place, local.positive[place], rest[source][:, None])[:, 0]
@@ -107,22 +107,24 @@ def _bound(
     return total[:, 0] * ROUNDING
 
 
-def _bend(node: Node, alone: Sequence[tuple[Tensor, Tensor]], rest: Tensor | None) -> Tensor:
+def _bend(operation: Operation, alone: Sequence[tuple[Tensor, Tensor]], rest: Tensor | None) -> Tensor:
     """The largest rest behind an operation that is not linear, ``[batch, C, rows, columns]``."""
-    if node.op == "max_pool":
-        sides = [_largest(node, up) + _largest(node, down) for up, down in alone]
-        left = None if rest is None else _largest(node, rest)
+    if operation.kind == "max_pool":
+        sides = [_largest(operation, up) + _largest(operation, down) for up, down in alone]
+        left = None if rest is None else _largest(operation, rest)
         slope = 1.0
     else:
         sides = [torch.maximum(up, down) for up, down in alone]
         left = rest
-        slope = max(1.0, node.number("slope")) if node.op == "leaky_relu" else 1.0
+        slope = max(1.0, operation.number("slope")) if operation.kind == "leaky_relu" else 1.0
     result = torch.minimum(sides[0], sides[1])
     if left is not None:
         result += left
     return result * slope
 
 
-def _largest(node: Node, patches: Tensor) -> Tensor:
+def _largest(operation: Operation, patches: Tensor) -> Tensor:
     """The largest values of patches that are laid out without padding."""
-    return functional.max_pool2d(patches, node.ints("kernel"), node.ints("stride"), 0, node.ints("dilation"))
+    return functional.max_pool2d(
+        patches, operation.ints("kernel"), operation.ints("stride"), 0, operation.ints("dilation")
+    )

@@ -38,7 +38,7 @@ class PixelLosses:
 def can_add(instance: Instance) -> bool:
     """Whether groups are pixels and everything behind the windows is linear."""
     plan = instance.plan
-    curved = [position for position, node in enumerate(plan.graph.nodes) if node.op in NONLINEAR]
+    curved = [position for position, operation in enumerate(plan.graph.operations) if operation.kind in NONLINEAR]
     return (
         instance.slot_of_pixel is not None
         and bool(curved)
@@ -90,7 +90,7 @@ def _corners(instance: Instance) -> Tensor:
     """Bounding boxes of cells; an empty cell has its first row behind its last one."""
     tree = instance.tree
     assert instance.slot_of_pixel is not None
-    width = instance.plan.graph.nodes[0].shape[2]
+    width = instance.plan.graph.operations[0].shape[2]
     pixels = (instance.slot_of_pixel >= 0).nonzero()[:, 0]
     far = 2**20
     # First places are negated, so that all four are merged by the maximum.

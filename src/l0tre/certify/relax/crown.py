@@ -16,7 +16,7 @@ from torch import Tensor
 from l0tre.certify.relax.plan import Plan, conv_backward
 from l0tre.certify.relax.relaxation import Relaxation
 from l0tre.certify.relax.supported import ELEMENTWISE
-from l0tre.model.graph import Node
+from l0tre.model.graph import Operation
 
 __all__ = ["LinearBound", "carry", "carry_window", "neuron_rows", "through_linear", "window_rows"]
 
@@ -65,24 +65,24 @@ def carry(plan: Plan, start: int, rows: Tensor, lines: GetLines, changes: int = 
         if position not in open_:
             continue
         rows = open_.pop(position)
-        node = plan.graph.nodes[position]
-        if node.op in ELEMENTWISE or node.op == "max_pool":
+        operation = plan.graph.operations[position]
+        if operation.kind in ELEMENTWISE or operation.kind == "max_pool":
             picked = lines(position)
             if changes and position in plan.receptive_fields:
-                plane = plan.graph.nodes[0].shape[1:]
-                rows, more, near = _charge(plan, position, rows, picked, changes, node.shape[1:], (0, 0), plane)
+                plane = plan.graph.operations[0].shape[1:]
+                rows, more, near = _charge(plan, position, rows, picked, changes, operation.shape[1:], (0, 0), plane)
                 local = near if local is None else local.add_(near)
             else:
                 rows, more = _through_lines(rows, picked)
             constant += more
             if picked.index is not None:
-                size = plan.slack[node.inputs[0]].numel()
+                size = plan.slack[operation.inputs[0]].numel()
                 index = picked.index[:, None].expand_as(rows)
                 rows = rows.new_zeros(*rows.shape[:2], size).scatter_add_(2, index, rows)
             parts = [rows]
         else:
-            parts = through_linear(plan, position, node, rows)
-        for source, part in zip(node.inputs, parts, strict=True):
+            parts = through_linear(plan, position, operation, rows)
+        for source, part in zip(operation.inputs, parts, strict=True):
             open_[source] = open_[source] + part if source in open_ else part
     if 0 not in open_:  # the rows do not depend on the input
         open_[0] = constant.new_zeros(*constant.shape, plan.slack[0].numel())
@@ -129,42 +129,42 @@ def _by_sign(rows: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
     return (rows.clamp(min=0) * positive).addcmul_(rows.clamp(max=0), negative)
 
 
-def through_linear(plan: Plan, position: int, node: Node, rows: Tensor) -> list[Tensor]:
+def through_linear(plan: Plan, position: int, operation: Operation, rows: Tensor) -> list[Tensor]:
     """Coefficients of a linear operation's inputs."""
     batch, count, _ = rows.shape
-    source = plan.graph.nodes[node.inputs[0]].shape
-    if node.op == "conv":
-        _, height, width = node.shape
+    source = plan.graph.operations[operation.inputs[0]].shape
+    if operation.kind == "conv":
+        _, height, width = operation.shape
         return [conv_backward(plan, position, rows.flatten(0, 1), height, width, whole=True).view(batch, count, -1)]
-    if node.op == "linear":
-        weight = node.tensors["weight"]
+    if operation.kind == "linear":
+        weight = operation.tensors["weight"]
         return [(rows.view(batch, count, -1, weight.shape[0]) @ weight).flatten(2)]
-    shaped = rows.view(batch, count, *node.shape)
-    if node.op == "scale":
-        scale = node.tensors.get("scale")
+    shaped = rows.view(batch, count, *operation.shape)
+    if operation.kind == "scale":
+        scale = operation.tensors.get("scale")
         shaped = shaped if scale is None else shaped * scale
         return [_collect(shaped, source)]
-    if node.op == "reshape":
+    if operation.kind == "reshape":
         return [rows]
-    if node.op == "transpose":
-        forward = node.ints("permutation")
+    if operation.kind == "transpose":
+        forward = operation.ints("permutation")
         inverse = [forward.index(d) + 2 for d in range(len(forward))]
         return [shaped.permute(0, 1, *inverse).flatten(2)]
-    if node.op == "pad":
-        return [_unpad(node, shaped).flatten(2)]
-    if node.op == "mean":
-        dims = node.ints("dims")
+    if operation.kind == "pad":
+        return [_unpad(operation, shaped).flatten(2)]
+    if operation.kind == "mean":
+        dims = operation.ints("dims")
         kept = [1 if d in dims else size for d, size in enumerate(source)]
         share = 1.0
         for d in dims:
             share /= source[d]
         return [(shaped.reshape(batch, count, *kept) * share).expand(batch, count, *source).flatten(2)]
-    if node.op == "concat":
-        dim = int(node.number("dim"))
-        sizes = [plan.graph.nodes[s].shape[dim] for s in node.inputs]
+    if operation.kind == "concat":
+        dim = int(operation.number("dim"))
+        sizes = [plan.graph.operations[s].shape[dim] for s in operation.inputs]
         return [part.flatten(2) for part in shaped.split(sizes, dim + 2)]
-    second = plan.graph.nodes[node.inputs[1]].shape
-    return [_collect(shaped, source), _collect(shaped if node.op == "add" else -shaped, second)]
+    second = plan.graph.operations[operation.inputs[1]].shape
+    return [_collect(shaped, source), _collect(shaped if operation.kind == "add" else -shaped, second)]
 
 
 def _collect(shaped: Tensor, source: tuple[int, ...]) -> Tensor:
@@ -178,15 +178,15 @@ def _collect(shaped: Tensor, source: tuple[int, ...]) -> Tensor:
     return shaped.flatten(2)
 
 
-def _unpad(node: Node, shaped: Tensor) -> Tensor:
-    return F.pad(shaped, [-amount for amount in node.ints("padding")])
+def _unpad(operation: Operation, shaped: Tensor) -> Tensor:
+    return F.pad(shaped, [-amount for amount in operation.ints("padding")])
 
 
 def neuron_rows(plan: Plan, position: int, neurons: Tensor) -> tuple[int, Tensor]:
     """Rows that stand for single neurons, int64 ``[batch, rows]``, and the position where they can start."""
-    node = plan.graph.nodes[position]
-    if node.op == "linear" and len(node.shape) == 1:
-        return node.inputs[0], node.tensors["weight"][neurons]
+    operation = plan.graph.operations[position]
+    if operation.kind == "linear" and len(operation.shape) == 1:
+        return operation.inputs[0], operation.tensors["weight"][neurons]
     unit = torch.zeros(*neurons.shape, plan.slack[position].numel(), device=plan.device, dtype=torch.float64)
     return position, unit.scatter_(2, neurons[:, :, None], 1.0)
 
@@ -211,16 +211,16 @@ def window_rows(plan: Plan, position: int, neurons: Tensor) -> tuple[int, _Windo
     Returns:
         The position where the windows can start, and the windows, two rows each.
     """
-    node = plan.graph.nodes[position]
-    channels, height, width = node.shape
+    operation = plan.graph.operations[position]
+    channels, height, width = operation.shape
     channel, rest = neurons // (height * width), neurons % (height * width)
     top, left = rest // width, rest % width
-    if node.op == "conv" and int(node.number("groups")) == 1 and node.ints("dilation") == (1, 1):
+    if operation.kind == "conv" and int(operation.number("groups")) == 1 and operation.ints("dilation") == (1, 1):
         # Going back from a single output of a convolution gives its kernel.
-        kernel = node.tensors["weight"][channel][:, None]
+        kernel = operation.tensors["weight"][channel][:, None]
         window = _Window(torch.cat([kernel, -kernel], 1), top, left)
-        _move(plan, node, window)
-        return node.inputs[0], window
+        _move(plan, operation, window)
+        return operation.inputs[0], window
     rows = torch.zeros(len(neurons), 2, channels, 1, 1, device=plan.device, dtype=torch.float64)
     number = torch.arange(len(neurons), device=plan.device)
     rows[number, 0, channel, 0, 0], rows[number, 1, channel, 0, 0] = 1.0, -1.0
@@ -248,9 +248,9 @@ def carry_window(
     local: Tensor | None = None
     position = start
     while position:
-        node = plan.graph.nodes[position]
-        if node.op in ELEMENTWISE or node.op == "max_pool":
-            picked = _window_lines(node, window, lines(position), batch)
+        operation = plan.graph.operations[position]
+        if operation.kind in ELEMENTWISE or operation.kind == "max_pool":
+            picked = _window_lines(operation, window, lines(position), batch)
             if changes:
                 # Windows of one layer lie alike on the windows of the input: what they see begins at their corner.
                 reach = plan.receptive_fields[position]
@@ -263,17 +263,17 @@ def carry_window(
                 rows, more = _through_lines(window.rows.flatten(2), picked)
             constant += more
             window.rows = rows.view(window.rows.shape)
-            if node.op == "max_pool":
-                _window_pool(plan, node, window, lines(position), batch)
-        elif node.op == "conv":
-            _window_conv(plan, position, node, window)
-        elif node.op == "pad":
-            left, _, top, *_ = (*node.ints("padding"), 0, 0)
+            if operation.kind == "max_pool":
+                _window_pool(plan, operation, window, lines(position), batch)
+        elif operation.kind == "conv":
+            _window_conv(plan, position, operation, window)
+        elif operation.kind == "pad":
+            left, _, top, *_ = (*operation.ints("padding"), 0, 0)
             window.top, window.left = window.top - top, window.left - left
-            _cut(window, plan.graph.nodes[node.inputs[0]].shape)
-        elif "scale" in node.tensors:
-            window.rows = window.rows * _window_scale(node, window)
-        position = node.inputs[0]
+            _cut(window, plan.graph.operations[operation.inputs[0]].shape)
+        elif "scale" in operation.tensors:
+            window.rows = window.rows * _window_scale(operation, window)
+        position = operation.inputs[0]
     return LinearBound(window.rows.flatten(2), constant, local, window.top, window.left, seen)
 
 
@@ -287,49 +287,57 @@ def _window_index(window: _Window, shape: tuple[int, ...]) -> Tensor:
     return plane[:, None] + (torch.arange(channels, device=device) * height * width)[:, None, None]
 
 
-def _window_lines(node: Node, window: _Window, lines: Relaxation, batch: Tensor) -> Relaxation:
+def _window_lines(operation: Operation, window: _Window, lines: Relaxation, batch: Tensor) -> Relaxation:
     """The lines at each window's positions."""
-    index = (_window_index(window, node.shape) + (batch * lines.maps.shape[2])[:, None, None, None]).flatten(1)
+    index = (_window_index(window, operation.shape) + (batch * lines.maps.shape[2])[:, None, None, None]).flatten(1)
     return Relaxation(lines.maps.flatten(1)[:, index])
 
 
-def _window_conv(plan: Plan, position: int, node: Node, window: _Window) -> None:
+def _window_conv(plan: Plan, position: int, operation: Operation, window: _Window) -> None:
     batch, count, _, height, width = window.rows.shape
-    source = plan.graph.nodes[node.inputs[0]].shape
+    source = plan.graph.operations[operation.inputs[0]].shape
     rows = conv_backward(plan, position, window.rows.flatten(0, 1).flatten(1), height, width, whole=False)
     size = [
         (length - 1) * stride + dilation * (kernel - 1) + 1
         for length, stride, dilation, kernel in zip(
-            (height, width), node.ints("stride"), node.ints("dilation"), node.tensors["weight"].shape[2:], strict=True
+            (height, width),
+            operation.ints("stride"),
+            operation.ints("dilation"),
+            operation.tensors["weight"].shape[2:],
+            strict=True,
         )
     ]
     window.rows = rows.view(batch, count, source[0], *size)
-    _move(plan, node, window)
+    _move(plan, operation, window)
 
 
-def _move(plan: Plan, node: Node, window: _Window) -> None:
+def _move(plan: Plan, operation: Operation, window: _Window) -> None:
     """From positions of a convolution's outputs to those of its inputs."""
-    (stride_y, stride_x), (pad_y, pad_x) = node.ints("stride"), node.ints("padding")
+    (stride_y, stride_x), (pad_y, pad_x) = operation.ints("stride"), operation.ints("padding")
     window.top, window.left = window.top * stride_y - pad_y, window.left * stride_x - pad_x
     if pad_y or pad_x:
-        _cut(window, plan.graph.nodes[node.inputs[0]].shape)
+        _cut(window, plan.graph.operations[operation.inputs[0]].shape)
 
 
-def _window_pool(plan: Plan, node: Node, window: _Window, lines: Relaxation, batch: Tensor) -> None:
+def _window_pool(plan: Plan, operation: Operation, window: _Window, lines: Relaxation, batch: Tensor) -> None:
     """Hand each output's coefficient to the input that its line belongs to."""
     assert lines.index is not None
-    source = plan.graph.nodes[node.inputs[0]].shape
+    source = plan.graph.operations[operation.inputs[0]].shape
     _, source_height, source_width = source
     chosen = lines.index.flatten()[
-        (_window_index(window, node.shape) + (batch * lines.index.shape[1])[:, None, None, None])
+        (_window_index(window, operation.shape) + (batch * lines.index.shape[1])[:, None, None, None])
     ]
     size = [
         (length - 1) * stride + dilation * (kernel - 1) + 1
         for length, stride, dilation, kernel in zip(
-            window.rows.shape[3:], node.ints("stride"), node.ints("dilation"), node.ints("kernel"), strict=True
+            window.rows.shape[3:],
+            operation.ints("stride"),
+            operation.ints("dilation"),
+            operation.ints("kernel"),
+            strict=True,
         )
     ]
-    (stride_y, stride_x), (pad_y, pad_x) = node.ints("stride"), node.ints("padding")
+    (stride_y, stride_x), (pad_y, pad_x) = operation.ints("stride"), operation.ints("padding")
     top, left = window.top * stride_y - pad_y, window.left * stride_x - pad_x
     channel, place = chosen // (source_height * source_width), chosen % (source_height * source_width)
     y = place // source_width - top[:, None, None, None]
@@ -344,13 +352,17 @@ def _window_pool(plan: Plan, node: Node, window: _Window, lines: Relaxation, bat
     _cut(window, source)
 
 
-def _window_scale(node: Node, window: _Window) -> Tensor:
-    scale = node.tensors["scale"].expand(node.shape) if node.tensors["scale"].ndim else node.tensors["scale"]
+def _window_scale(operation: Operation, window: _Window) -> Tensor:
+    scale = (
+        operation.tensors["scale"].expand(operation.shape)
+        if operation.tensors["scale"].ndim
+        else operation.tensors["scale"]
+    )
     if scale.ndim == 0:
         return scale
-    if node.tensors["scale"].ndim == 3 and node.tensors["scale"].shape[1:] == (1, 1):
+    if operation.tensors["scale"].ndim == 3 and operation.tensors["scale"].shape[1:] == (1, 1):
         return scale[:, :1, :1]
-    return scale.reshape(-1)[_window_index(window, node.shape)][:, None]
+    return scale.reshape(-1)[_window_index(window, operation.shape)][:, None]
 
 
 def _cut(window: _Window, shape: tuple[int, ...]) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 from l0tre.certify.regions.tree import Tree
 from l0tre.certify.relax.plan import Plan, base_values
 from l0tre.domain import Domain
-from l0tre.model.graph import Node, run_node
+from l0tre.model.graph import Operation, run_operation
 
 __all__ = [
     "Halted",
@@ -51,7 +51,7 @@ class Instance:
             strongest group of a cell can add to each neuron at the least and, with the sign turned, at the most, at
             :func:`table_row`.
         walked: Affine positions whose ranges follow from those of the input, since a table would be too large.
-        pulse: Called again and again while nodes are bounded; may raise :class:`Halted`.
+        pulse: Called again and again while operations are bounded; may raise :class:`Halted`.
     """
 
     plan: Plan
@@ -106,7 +106,7 @@ def make_instance(
     padded = torch.where(real, domain.members, images.shape[1])
     members = torch.cat([padded, torch.full((1, width), images.shape[1], device=device)])[tree.order]
     base = base_values(plan, images)
-    scores = base[len(plan.graph.nodes) - 1].flatten(1)
+    scores = base[len(plan.graph.operations) - 1].flatten(1)
     classes = scores.shape[1]
     numbers = torch.arange(classes, device=device).expand(len(labels), -1)
     others = numbers[numbers != labels[:, None]].view(len(labels), classes - 1)
@@ -154,14 +154,14 @@ def _ancestors(plan: Plan, position: int) -> set[int]:
     needed = {position}
     for place in range(position, 0, -1):
         if place in needed:
-            needed.update(plan.graph.nodes[place].inputs)
+            needed.update(plan.graph.operations[place].inputs)
     return needed
 
 
 def _pixels(plan: Plan, members: Tensor) -> Tensor | None:
     if 0 not in plan.receptive_fields:
         return None
-    channels, height, width = plan.graph.nodes[0].shape
+    channels, height, width = plan.graph.operations[0].shape
     none = height * width
     pixels = torch.where(members < channels * none, members % none, none).sort(1).values
     again = torch.zeros_like(pixels, dtype=torch.bool)
@@ -234,26 +234,26 @@ def table_row(tree: Tree, cells: Tensor, ranks: Tensor) -> Tensor:
 
 def _jacobian(plan: Plan, position: int) -> Tensor:
     """The linear map from the input to an affine position, ``[values, neurons]``."""
-    nodes = plan.graph.nodes
+    operations = plan.graph.operations
     count = plan.slack[0].numel()
     result = torch.empty(count, plan.slack[position].numel(), dtype=torch.float64, device=plan.device)
     # Without constants, rather than less the value at zero: that difference would cancel, and domains can be wide.
-    linear = {place: without_constants(nodes[place]) for place in _ancestors(plan, position) - {0}}
+    linear = {place: without_constants(operations[place]) for place in _ancestors(plan, position) - {0}}
     size = max(1, 2**24 // max(count, result.shape[1]))
     unit = torch.eye(count, dtype=torch.float64, device=plan.device)
     for start in range(0, count, size):
-        values = {0: unit[start : start + size].view(-1, *nodes[0].shape)}
-        for place, node in sorted(linear.items()):
-            values[place] = run_node(node, *(values[source] for source in node.inputs))
+        values = {0: unit[start : start + size].view(-1, *operations[0].shape)}
+        for place, operation in sorted(linear.items()):
+            values[place] = run_operation(operation, *(values[source] for source in operation.inputs))
         result[start : start + size] = values[position].flatten(1)
     return result
 
 
-def without_constants(node: Node) -> Node:
+def without_constants(operation: Operation) -> Operation:
     """A linear operation on differences: its constants drop out."""
-    tensors = {key: value for key, value in node.tensors.items() if key not in ("bias", "shift")}
-    attributes = {**node.attributes, "value": 0.0} if node.op == "pad" else node.attributes
-    return replace(node, tensors=tensors, attributes=attributes)
+    tensors = {key: value for key, value in operation.tensors.items() if key not in ("bias", "shift")}
+    attributes = {**operation.attributes, "value": 0.0} if operation.kind == "pad" else operation.attributes
+    return replace(operation, tensors=tensors, attributes=attributes)
 
 
 def _table(instance: Instance, position: int, ranks: int) -> Tensor:

@@ -21,7 +21,7 @@ from l0tre.certify.relax.plan import FLOOR, UNIT, Plan
 from l0tre.certify.relax.supported import NONLINEAR
 from l0tre.domain import Domain
 from l0tre.errors import ConfigError
-from l0tre.model.graph import Graph, Node
+from l0tre.model.graph import Graph, Operation
 
 __all__ = ["axis_gaps", "group_costs"]
 
@@ -109,8 +109,8 @@ def group_costs(instance: Instance, t: int, gaps: Tensor, budget: int) -> Tensor
 def _batch(instance: Instance, budget: int) -> int:
     """How many nodes go backwards together."""
     plan = instance.plan
-    pools = [node for node in plan.graph.nodes if node.op == "max_pool"]
-    windows = max((math.prod((*node.ints("kernel"), *node.shape)) for node in pools), default=0)
+    pools = [operation for operation in plan.graph.operations if operation.kind == "max_pool"]
+    windows = max((math.prod((*operation.ints("kernel"), *operation.shape)) for operation in pools), default=0)
     widest = max(slack.numel() for slack in plan.slack)
     per_node = 8 * (12 * plan.neurons + instance.rows.shape[1] * 10 * (widest + windows))
     return max(1, min(8192 if plan.device.type == "cuda" else 64, budget // 2 // per_node))
@@ -120,7 +120,7 @@ def _slopes(instance: Instance, absolute: Plan, nodes: Nodes, row_bytes: int) ->
     """The largest absolute derivative of any margin by each value over each node, ``[nodes, values]``."""
     plan = instance.plan
     ranges = input_ranges(instance, nodes, row_bytes)
-    end = len(plan.graph.nodes) - 1
+    end = len(plan.graph.operations) - 1
     rows = instance.rows[nodes.image]
     # Derivatives lie within a radius around a centre, ``[nodes, rows, values]``, by position.
     open_ = {end: (rows, torch.zeros_like(rows))}
@@ -128,17 +128,21 @@ def _slopes(instance: Instance, absolute: Plan, nodes: Nodes, row_bytes: int) ->
         if position not in open_:
             continue
         centre, radius = open_.pop(position)
-        node = plan.graph.nodes[position]
-        if node.op in NONLINEAR:
-            parts = [_through_curve(node, centre, radius, *ranges[node.inputs[0]])]
+        operation = plan.graph.operations[position]
+        if operation.kind in NONLINEAR:
+            parts = [_through_curve(operation, centre, radius, *ranges[operation.inputs[0]])]
         else:
             # Covers the rounding of this operation and of the sums and products since the last one.
-            radius = radius + UNIT * _terms(node) * (centre.abs() + radius) + FLOOR
-            middles = through_linear(plan, position, node, centre)
+            radius = radius + UNIT * _terms(operation) * (centre.abs() + radius) + FLOOR
+            middles = through_linear(plan, position, operation, centre)
             parts = list(
-                zip(middles, through_linear(absolute, position, absolute.graph.nodes[position], radius), strict=True)
+                zip(
+                    middles,
+                    through_linear(absolute, position, absolute.graph.operations[position], radius),
+                    strict=True,
+                )
             )
-        for source, (middle, around) in zip(node.inputs, parts, strict=True):
+        for source, (middle, around) in zip(operation.inputs, parts, strict=True):
             before = open_.get(source)
             open_[source] = (middle, around) if before is None else (before[0] + middle, before[1] + around)
     if 0 not in open_:  # the margins do not depend on the input
@@ -149,24 +153,25 @@ def _slopes(instance: Instance, absolute: Plan, nodes: Nodes, row_bytes: int) ->
 
 def _absolute(plan: Plan) -> Plan:
     """The same network with the absolute values of its weights, to carry radii."""
-    nodes = []
-    for node in plan.graph.nodes:
-        tensors = {key: value.abs() for key, value in node.tensors.items()}
-        nodes.append(replace(node, op="add" if node.op == "sub" else node.op, tensors=tensors))
-    return replace(plan, graph=Graph(tuple(nodes)), matrices={})
+    operations = []
+    for operation in plan.graph.operations:
+        tensors = {key: value.abs() for key, value in operation.tensors.items()}
+        kind = "add" if operation.kind == "sub" else operation.kind
+        operations.append(replace(operation, kind=kind, tensors=tensors))
+    return replace(plan, graph=Graph(tuple(operations)), matrices={})
 
 
-def _terms(node: Node) -> int:
+def _terms(operation: Operation) -> int:
     """How many products one input of a linear operation sums up backwards, at the most, and some."""
-    weight = node.tensors.get("weight")
-    return 8 + (math.prod(node.shape) if weight is None else weight.numel() // max(1, weight.shape[1]))
+    weight = operation.tensors.get("weight")
+    return 8 + (math.prod(operation.shape) if weight is None else weight.numel() // max(1, weight.shape[1]))
 
 
-def _through_curve(node: Node, centre: Tensor, radius: Tensor, low: Tensor, high: Tensor) -> Interval:
+def _through_curve(operation: Operation, centre: Tensor, radius: Tensor, low: Tensor, high: Tensor) -> Interval:
     """Derivatives by a nonlinear operation's inputs, from those by its output and the inputs' ranges."""
-    if node.op == "max_pool":
-        return _through_pool(node, centre, radius, low, high)
-    least, most = (_known(side, low, high).flatten(1)[:, None] for side in _derivative(node, low, high))
+    if operation.kind == "max_pool":
+        return _through_pool(operation, centre, radius, low, high)
+    least, most = (_known(side, low, high).flatten(1)[:, None] for side in _derivative(operation, low, high))
     return _product(centre, radius, least, most)
 
 
@@ -184,16 +189,16 @@ def _known(slopes: Tensor, low: Tensor, high: Tensor) -> Tensor:
     return torch.where(low <= high, slopes, math.nan)
 
 
-def _derivative(node: Node, low: Tensor, high: Tensor) -> Interval:
+def _derivative(operation: Operation, low: Tensor, high: Tensor) -> Interval:
     """The smallest and the largest derivative of an elementwise operation on ranges."""
-    if node.op in ("relu", "leaky_relu"):
-        slope = 0.0 if node.op == "relu" else node.number("slope")
+    if operation.kind in ("relu", "leaky_relu"):
+        slope = 0.0 if operation.kind == "relu" else operation.number("slope")
         linear, side = (low >= 0) | (high <= 0), torch.where(low >= 0, torch.ones_like(low), slope)
         return torch.where(linear, side, min(slope, 1.0)), torch.where(linear, side, max(slope, 1.0))
 
     def steepness(z: Tensor) -> Tensor:
-        y = z.sigmoid() if node.op == "sigmoid" else z.tanh()
-        return y * (1 - y) if node.op == "sigmoid" else 1 - y * y
+        y = z.sigmoid() if operation.kind == "sigmoid" else z.tanh()
+        return y * (1 - y) if operation.kind == "sigmoid" else 1 - y * y
 
     # Steepest at zero, and less so the further away.
     least = torch.minimum(steepness(low), steepness(high)) - FUNCTION_ERROR
@@ -201,10 +206,10 @@ def _derivative(node: Node, low: Tensor, high: Tensor) -> Interval:
     return least, steepness(nearest) + FUNCTION_ERROR
 
 
-def _through_pool(node: Node, centre: Tensor, radius: Tensor, low: Tensor, high: Tensor) -> Interval:
+def _through_pool(operation: Operation, centre: Tensor, radius: Tensor, low: Tensor, high: Tensor) -> Interval:
     """A max pool hands its derivative to the largest input: for certain, perhaps or not at all."""
     _, channels, height, width = low.shape
-    places = _places(node, height, width, low.device)  # [kernel, outputs]
+    places = _places(operation, height, width, low.device)  # [kernel, outputs]
     real = places >= 0
     index = places.clamp(min=0)
     lows, highs = (side.flatten(2)[:, :, index].masked_fill(~real, -math.inf) for side in (low, high))
@@ -222,12 +227,12 @@ def _gather_back(values: Tensor, targets: Tensor, plane: int) -> Tensor:
     return result.scatter_add_(3, targets, values.flatten(3)).flatten(2)
 
 
-def _places(node: Node, height: int, width: int, device: torch.device) -> Tensor:
+def _places(operation: Operation, height: int, width: int, device: torch.device) -> Tensor:
     """Which input of a map lies at each place of each window, int64 ``[kernel, outputs]``; -1 in the padding."""
-    (top, left), kernel = node.ints("padding"), node.ints("kernel")
+    (top, left), kernel = operation.ints("padding"), operation.ints("kernel")
     numbers = torch.arange(height * width, device=device, dtype=torch.float64).view(1, 1, height, width)
     padded = F.pad(numbers, (left, left, top, top), value=-1.0)
-    return F.unfold(padded, kernel, node.ints("dilation"), 0, node.ints("stride"))[0].long()
+    return F.unfold(padded, kernel, operation.ints("dilation"), 0, operation.ints("stride"))[0].long()
 
 
 def _largest_other(values: Tensor) -> Tensor:

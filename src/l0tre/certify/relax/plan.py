@@ -10,7 +10,7 @@ from torch import Tensor
 from l0tre.certify.relax.interval import magnitude
 from l0tre.certify.relax.supported import ELEMENTWISE, NONLINEAR, reduce_graph
 from l0tre.domain import Domain
-from l0tre.model.graph import Graph, Node, run_node
+from l0tre.model.graph import Graph, Operation, run_operation
 
 __all__ = ["Plan", "make_plan"]
 
@@ -100,7 +100,7 @@ class Plan:
     @property
     def neurons(self) -> int:
         """Number of values with ranges of their own."""
-        return sum(math.prod(self.graph.nodes[position].shape) for position in self.bounded)
+        return sum(math.prod(self.graph.operations[position].shape) for position in self.bounded)
 
 
 def make_plan(graph: Graph, domain: Domain, device: torch.device) -> Plan:
@@ -118,56 +118,59 @@ def make_plan(graph: Graph, domain: Domain, device: torch.device) -> Plan:
         ModelError: Naming an operation that cannot be bounded.
     """
     graph = reduce_graph(graph).to(device, torch.float64)
-    nodes = graph.nodes
-    affine, reach = {0}, {0: ReceptiveField((1, 1), (0, 0), (1, 1))} if len(nodes[0].shape) == 3 else {}
-    for position, node in enumerate(nodes[1:], start=1):
-        if node.op not in NONLINEAR and affine.issuperset(node.inputs):
+    operations = graph.operations
+    affine, reach = {0}, {0: ReceptiveField((1, 1), (0, 0), (1, 1))} if len(operations[0].shape) == 3 else {}
+    for position, operation in enumerate(operations[1:], start=1):
+        if operation.kind not in NONLINEAR and affine.issuperset(operation.inputs):
             affine.add(position)
-        if _windowed(node, nodes) and node.inputs[0] in reach:
-            reach[position] = _reach(node, reach[node.inputs[0]])
-    readers = {source for node in nodes if node.op in NONLINEAR for source in node.inputs}
-    read = {source for place, node in enumerate(nodes) if place not in affine for source in node.inputs}
+        if _windowed(operation, operations) and operation.inputs[0] in reach:
+            reach[position] = _reach(operation, reach[operation.inputs[0]])
+    readers = {source for operation in operations if operation.kind in NONLINEAR for source in operation.inputs}
+    read = {source for place, operation in enumerate(operations) if place not in affine for source in operation.inputs}
     return Plan(
         graph,
         tuple(sorted(readers)),
         frozenset(affine),
         tuple(sorted(read & affine)),
         reach,
-        _signed(nodes, readers - affine - set(reach)),
+        _signed(operations, readers - affine - set(reach)),
         _slack(graph, domain, device),
     )
 
 
-def _signed(nodes: tuple[Node, ...], positions: set[int]) -> dict[int, slice]:
+def _signed(operations: tuple[Operation, ...], positions: set[int]) -> dict[int, slice]:
     places: dict[int, slice] = {}
     start = 0
     for position in sorted(positions):
-        bends = all(n.op in ("relu", "leaky_relu") for n in nodes if n.op in NONLINEAR and position in n.inputs)
-        size = math.prod(nodes[position].shape)
+        readers = {o.kind for o in operations if o.kind in NONLINEAR and position in o.inputs}
+        bends = readers <= {"relu", "leaky_relu"}
+        size = math.prod(operations[position].shape)
         if bends and start + size <= MOST_SIGNS:
             places[position] = slice(start, start + size)
             start += size
     return places
 
 
-def _windowed(node: Node, nodes: tuple[Node, ...]) -> bool:
+def _windowed(operation: Operation, operations: tuple[Operation, ...]) -> bool:
     """Whether an output of an operation on maps sees a window of one input map."""
-    if node.op not in WINDOWED or len(node.shape) != 3:
+    if operation.kind not in WINDOWED or len(operation.shape) != 3:
         return False
-    source = nodes[node.inputs[0]].shape
-    return not (node.op == "scale" and source != node.shape) and not (node.op == "pad" and source[0] != node.shape[0])
+    source = operations[operation.inputs[0]].shape
+    return not (operation.kind == "scale" and source != operation.shape) and not (
+        operation.kind == "pad" and source[0] != operation.shape[0]
+    )
 
 
-def _reach(node: Node, source: ReceptiveField) -> ReceptiveField:
+def _reach(operation: Operation, source: ReceptiveField) -> ReceptiveField:
     """What the outputs of an operation see, from what its inputs see."""
-    if node.op == "pad":
-        left, _, top, *_ = (*node.ints("padding"), 0, 0)
+    if operation.kind == "pad":
+        left, _, top, *_ = (*operation.ints("padding"), 0, 0)
         offset = (source.offset[0] - top * source.stride[0], source.offset[1] - left * source.stride[1])
         return ReceptiveField(source.stride, offset, source.size)
-    if node.op not in ("conv", "max_pool"):
+    if operation.kind not in ("conv", "max_pool"):
         return source
-    kernel = node.tensors["weight"].shape[2:] if node.op == "conv" else node.ints("kernel")
-    stride, padding, dilation = (node.ints(key) for key in ("stride", "padding", "dilation"))
+    kernel = operation.tensors["weight"].shape[2:] if operation.kind == "conv" else operation.ints("kernel")
+    stride, padding, dilation = (operation.ints(key) for key in ("stride", "padding", "dilation"))
     axes = range(2)
     step, before = source.stride, source.offset
     first = [before[d] - padding[d] * step[d] for d in axes]
@@ -181,24 +184,24 @@ def _slack(graph: Graph, domain: Domain, device: torch.device) -> tuple[Tensor, 
     largest = largest.clamp(min=FLOOR)
     sizes, values, slack = [64.0], [largest], [UNIT * 64 * largest[0]]
     multiplied = largest.sum()
-    for node in graph.nodes[1:]:
-        values.append(magnitude(node, [values[source] for source in node.inputs]).clamp(min=FLOOR))
+    for operation in graph.operations[1:]:
+        values.append(magnitude(operation, [values[source] for source in operation.inputs]).clamp(min=FLOOR))
         multiplied = multiplied + values[-1].sum()
-        sizes.append(_terms(node, graph) + max(sizes[source] for source in node.inputs))
+        sizes.append(_terms(operation, graph) + max(sizes[source] for source in operation.inputs))
         slack.append(UNIT * sizes[-1] * values[-1][0] + SMALLEST * sizes[-1] * multiplied)
     return tuple(slack)
 
 
-def _terms(node: Node, graph: Graph) -> float:
+def _terms(operation: Operation, graph: Graph) -> float:
     """How many products one output value sums up, and some for the operation itself."""
-    if "weight" in node.tensors:
+    if "weight" in operation.tensors:
         # Backwards an input collects from every output that reads it, which can be more.
-        weight = node.tensors["weight"]
+        weight = operation.tensors["weight"]
         return 8.0 + max(weight[0].numel(), weight.numel() // max(1, weight.shape[1]))
-    if node.op == "mean":
-        return 8.0 + math.prod(graph.nodes[node.inputs[0]].shape)
+    if operation.kind == "mean":
+        return 8.0 + math.prod(graph.operations[operation.inputs[0]].shape)
     # The gaps of all lines of a layer are summed.
-    return 8.0 + (math.prod(node.shape) if node.op in NONLINEAR else 0)
+    return 8.0 + (math.prod(operation.shape) if operation.kind in NONLINEAR else 0)
 
 
 def conv_backward(plan: Plan, position: int, rows: Tensor, height: int, width: int, *, whole: bool) -> Tensor:
@@ -215,21 +218,28 @@ def conv_backward(plan: Plan, position: int, rows: Tensor, height: int, width: i
     Returns:
         ``[rows, channels * height * width]`` of the inputs.
     """
-    node = plan.graph.nodes[position]
-    shape = (node.shape[0], height, width)
+    operation = plan.graph.operations[position]
+    shape = (operation.shape[0], height, width)
     key = (position, -1 if whole else height, width)
     if key not in plan.matrices:
-        plan.matrices[key] = _matrix(node, plan.graph.nodes[node.inputs[0]].shape, shape, whole, plan.device)
+        plan.matrices[key] = _matrix(
+            operation, plan.graph.operations[operation.inputs[0]].shape, shape, whole, plan.device
+        )
     matrix = plan.matrices[key]
     if matrix is not None:
         return rows @ matrix
-    return _transposed(node, plan.graph.nodes[node.inputs[0]].shape, rows.view(-1, *shape), whole).flatten(1)
+    return _transposed(
+        operation, plan.graph.operations[operation.inputs[0]].shape, rows.view(-1, *shape), whole
+    ).flatten(1)
 
 
-def _transposed(node: Node, source: tuple[int, ...], rows: Tensor, whole: bool) -> Tensor:
+def _transposed(operation: Operation, source: tuple[int, ...], rows: Tensor, whole: bool) -> Tensor:
     """A transposed convolution as one product of matrices and a sum of overlapping patches."""
-    weight, groups = node.tensors["weight"], int(node.number("groups"))
-    stride, padding, dilation, kernel = (*(node.ints(k) for k in ("stride", "padding", "dilation")), weight.shape[2:])
+    weight, groups = operation.tensors["weight"], int(operation.number("groups"))
+    stride, padding, dilation, kernel = (
+        *(operation.ints(k) for k in ("stride", "padding", "dilation")),
+        weight.shape[2:],
+    )
     count, channels, height, width = rows.shape
     spread = rows.view(count, groups, channels // groups, height * width)
     patches = weight.view(groups, channels // groups, -1).transpose(1, 2) @ spread
@@ -241,13 +251,13 @@ def _transposed(node: Node, source: tuple[int, ...], rows: Tensor, whole: bool) 
 
 
 def _matrix(
-    node: Node, source: tuple[int, ...], shape: tuple[int, int, int], whole: bool, device: torch.device
+    operation: Operation, source: tuple[int, ...], shape: tuple[int, int, int], whole: bool, device: torch.device
 ) -> Tensor | None:
     """The transposed convolution of a window as a matrix ``[outputs, inputs]``, if that is the faster way."""
     probe = torch.zeros(1, *shape, device=device, dtype=torch.float64)
-    inputs = _transposed(node, source, probe, whole)[0].numel()
+    inputs = _transposed(operation, source, probe, whole)[0].numel()
     outputs = math.prod(shape)
-    work = outputs * node.tensors["weight"][0].numel()
+    work = outputs * operation.tensors["weight"][0].numel()
     if outputs * inputs > min(MATRIX_ENTRIES, MATRIX_WASTE["cuda" if device.type == "cuda" else "cpu"] * work):
         return None
     matrix = torch.empty(outputs, inputs, device=device, dtype=torch.float64)
@@ -256,7 +266,7 @@ def _matrix(
         stop = min(start + size, outputs)
         unit = torch.zeros(stop - start, outputs, device=device, dtype=torch.float64)
         unit[torch.arange(stop - start), torch.arange(start, stop)] = 1
-        matrix[start:stop] = _transposed(node, source, unit.view(-1, *shape), whole).flatten(1)
+        matrix[start:stop] = _transposed(operation, source, unit.view(-1, *shape), whole).flatten(1)
     return matrix
 
 
@@ -270,14 +280,14 @@ def base_values(plan: Plan, images: Tensor) -> dict[int, Tensor]:
     Returns:
         By position, ``[images, *shape]``.
     """
-    nodes = plan.graph.nodes
-    known = (p for p, node in enumerate(nodes) if node.op in (*NONLINEAR, "linear"))
-    kept = {*plan.bounded, *plan.borders, *known, *nodes[-1].inputs, len(nodes) - 1}
+    operations = plan.graph.operations
+    known = (p for p, operation in enumerate(operations) if operation.kind in (*NONLINEAR, "linear"))
+    kept = {*plan.bounded, *plan.borders, *known, *operations[-1].inputs, len(operations) - 1}
     last = plan.graph.last_use()
-    values = {0: images.view(-1, *nodes[0].shape)}
-    for position, node in enumerate(nodes[1:], start=1):
-        values[position] = run_node(node, *(values[source] for source in node.inputs))
-        for source in node.inputs:
+    values = {0: images.view(-1, *operations[0].shape)}
+    for position, operation in enumerate(operations[1:], start=1):
+        values[position] = run_operation(operation, *(values[source] for source in operation.inputs))
+        for source in operation.inputs:
             if last[source] == position and source not in kept:
                 values.pop(source, None)
     return {position: value for position, value in values.items() if position in kept}

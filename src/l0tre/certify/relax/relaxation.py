@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from l0tre.model.graph import Node
+from l0tre.model.graph import Operation
 
 __all__ = ["Relaxation", "relax"]
 
@@ -36,11 +36,13 @@ class Relaxation:
         return Relaxation(self.maps[:, rows], None if self.index is None else self.index[rows])
 
 
-def relax(node: Node, low: Tensor, high: Tensor, before: Tensor, after: Tensor, *, near: bool = False) -> Relaxation:
+def relax(
+    operation: Operation, low: Tensor, high: Tensor, before: Tensor, after: Tensor, *, near: bool = False
+) -> Relaxation:
     """Relaxation of a nonlinear operation.
 
     Args:
-        node: Of one of the kinds in ``support.NONLINEAR``.
+        operation: Of one of the kinds in ``support.NONLINEAR``.
         low: float64 ``[batch, *input shape]``, smallest input values.
         high: Largest input values, likewise.
         before: The image's own input values, ``[batch or 1, *input shape]``.
@@ -50,13 +52,13 @@ def relax(node: Node, low: Tensor, high: Tensor, before: Tensor, after: Tensor, 
     Returns:
         The lines; NaN in a range gives NaN in the lines, which proves nothing.
     """
-    if node.op == "max_pool":
-        return _max_pool(node, low, high, before, after)
-    if node.op in ("relu", "leaky_relu"):
-        slope = 0.0 if node.op == "relu" else node.number("slope")
+    if operation.kind == "max_pool":
+        return _max_pool(operation, low, high, before, after)
+    if operation.kind in ("relu", "leaky_relu"):
+        slope = 0.0 if operation.kind == "relu" else operation.number("slope")
         below, above, shift_below, shift_above = _bend(low, high, slope, before if near else None)
     else:
-        below, above, shift_below, shift_above = _bow(node.op, low, high)
+        below, above, shift_below, shift_above = _bow(operation.kind, low, high)
     gap_below, gap_above = below * before + shift_below - after, above * before + shift_above - after
     return Relaxation(torch.stack([below, above, gap_below, gap_above]).flatten(2))
 
@@ -102,15 +104,15 @@ def _bow(op: str, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor, Tensor, Te
     return below, above, start - FUNCTION_ERROR, end + FUNCTION_ERROR
 
 
-def _max_pool(node: Node, low: Tensor, high: Tensor, before: Tensor, after: Tensor) -> Relaxation:
+def _max_pool(operation: Operation, low: Tensor, high: Tensor, before: Tensor, after: Tensor) -> Relaxation:
     """Below: the input that is largest for certain or most likely; above: the same if it dominates, else a constant."""
     batch, channels, height, width = low.shape
-    lows, highs = _windows(node, low), _windows(node, high)
+    lows, highs = _windows(operation, low), _windows(operation, high)
     best, place = lows.max(2)
     others = highs.scatter(2, place[:, :, None], float("-inf")).amax(2)
     dominates = (best >= others).to(low)
     numbers = torch.arange(height * width, device=low.device, dtype=torch.float64).view(1, 1, height, width)
-    sources = _windows(node, numbers).clamp(min=0).long().expand(batch, channels, -1, -1)
+    sources = _windows(operation, numbers).clamp(min=0).long().expand(batch, channels, -1, -1)
     source = sources.gather(2, place[:, :, None])[:, :, 0]
     index = (source + (torch.arange(channels, device=low.device) * height * width)[:, None]).flatten(1)
     own = before.flatten(1).expand(batch, -1).gather(1, index)
@@ -120,14 +122,14 @@ def _max_pool(node: Node, low: Tensor, high: Tensor, before: Tensor, after: Tens
     return Relaxation(torch.stack([torch.ones_like(gap), dominates, gap, above]), index)
 
 
-def _windows(node: Node, maps: Tensor) -> Tensor:
+def _windows(operation: Operation, maps: Tensor) -> Tensor:
     """The values under each window of a pool, ``[batch, channels, kernel, outputs]``; padding is minus infinity."""
-    (top, left), kernel = node.ints("padding"), node.ints("kernel")
+    (top, left), kernel = operation.ints("padding"), operation.ints("kernel")
     padded = F.pad(maps, (left, left, top, top), value=float("-inf"))
     rows, columns = (
         torch.arange(out, device=maps.device)[:, None] * stride + torch.arange(k, device=maps.device) * dilation
         for out, stride, k, dilation in zip(
-            node.shape[1:], node.ints("stride"), kernel, node.ints("dilation"), strict=True
+            operation.shape[1:], operation.ints("stride"), kernel, operation.ints("dilation"), strict=True
         )
     )
     index = rows[:, None, :, None] * padded.shape[3] + columns[None, :, None, :]  # [out h, out w, kernel h, kernel w]

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from l0tre.errors import ModelError
-from l0tre.model.graph import Attribute, Graph, Node
+from l0tre.model.graph import Attribute, Graph, Operation
 
 __all__ = ["ELEMENTWISE", "NONLINEAR", "reduce_graph", "unsupported"]
 
@@ -20,16 +20,16 @@ SUPPORTED = (*LINEAR, *NONLINEAR, *REDUCED)
 
 def unsupported(graph: Graph) -> str:
     """Why a graph cannot be bounded, in words that name the operation; empty if it can."""
-    for node in graph.nodes[1:]:
-        what = node.op
-        bent_back = what == "leaky_relu" and node.number("slope") < 0
+    for operation in graph.operations[1:]:
+        what = operation.kind
+        bent_back = what == "leaky_relu" and operation.number("slope") < 0
         if what in SUPPORTED and not bent_back:
             continue
         if bent_back:
             what = "leaky_relu with a negative slope"
         if what == "mul":
             what = "mul (a product of two values that both depend on the input)"
-        where = f" ({node.name})" if node.name else ""
+        where = f" ({operation.name})" if operation.name else ""
         return f"the operation {what}{where} cannot be bounded; supported: {', '.join(SUPPORTED)}"
     return ""
 
@@ -49,57 +49,59 @@ def reduce_graph(graph: Graph) -> Graph:
     reason = unsupported(graph)
     if reason:
         raise ModelError(reason)
-    nodes: list[Node] = []
+    operations: list[Operation] = []
     place: list[int] = []
-    for node in graph.nodes:
-        node = replace(node, inputs=tuple(place[source] for source in node.inputs))
-        if node.op == "avg_pool":
-            _append_avg_pool(nodes, node)
-        elif node.op == "clip":
-            _append_clip(nodes, node)
+    for operation in graph.operations:
+        operation = replace(operation, inputs=tuple(place[source] for source in operation.inputs))
+        if operation.kind == "avg_pool":
+            _append_avg_pool(operations, operation)
+        elif operation.kind == "clip":
+            _append_clip(operations, operation)
         else:
-            nodes.append(node)
-        place.append(len(nodes) - 1)
-    return Graph(tuple(nodes))
+            operations.append(operation)
+        place.append(len(operations) - 1)
+    return Graph(tuple(operations))
 
 
-def _append_avg_pool(nodes: list[Node], node: Node) -> None:
+def _append_avg_pool(operations: list[Operation], operation: Operation) -> None:
     """A depthwise convolution; where padding is not counted, a scale puts the true number of values."""
-    channels, height, width = nodes[node.inputs[0]].shape
-    kernel, padding = node.ints("kernel"), node.ints("padding")
+    channels, height, width = operations[operation.inputs[0]].shape
+    kernel, padding = operation.ints("kernel"), operation.ints("padding")
     weight = torch.full((channels, 1, *kernel), 1 / (kernel[0] * kernel[1]), dtype=torch.float64)
     settings: Mapping[str, Attribute] = {
-        "stride": node.attributes["stride"],
-        "padding": node.attributes["padding"],
+        "stride": operation.attributes["stride"],
+        "padding": operation.attributes["padding"],
         "dilation": (1, 1),
         "groups": channels,
     }
-    nodes.append(replace(node, op="conv", tensors={"weight": weight}, attributes=settings))
-    if not node.attributes["count_include_pad"] and any(padding):
+    operations.append(replace(operation, kind="conv", tensors={"weight": weight}, attributes=settings))
+    if not operation.attributes["count_include_pad"] and any(padding):
         ones = torch.ones(1, 1, height, width, dtype=torch.float64)
-        share = F.avg_pool2d(ones, kernel, node.ints("stride"), padding)[0]
-        nodes.append(Node("scale", (len(nodes) - 1,), node.shape, {"scale": 1 / share}, name=node.name))
+        share = F.avg_pool2d(ones, kernel, operation.ints("stride"), padding)[0]
+        operations.append(
+            Operation("scale", (len(operations) - 1,), operation.shape, {"scale": 1 / share}, name=operation.name)
+        )
 
 
-def _append_clip(nodes: list[Node], node: Node) -> None:
+def _append_clip(operations: list[Operation], operation: Operation) -> None:
     """``clip(z) = low + relu(z - low) - relu(z - high)``; an infinite limit leaves its part out."""
-    (source,), shape = node.inputs, node.shape
-    high = node.number("high")
-    low = min(node.number("low"), high)  # as torch: the upper limit wins
+    (source,), shape = operation.inputs, operation.shape
+    high = operation.number("high")
+    low = min(operation.number("low"), high)  # as torch: the upper limit wins
 
     def shifted(position: int, by: float) -> int:
         shift = torch.tensor(by, dtype=torch.float64)
-        nodes.append(Node("scale", (position,), shape, {"shift": shift}, name=node.name))
-        return len(nodes) - 1
+        operations.append(Operation("scale", (position,), shape, {"shift": shift}, name=operation.name))
+        return len(operations) - 1
 
     def relu(position: int) -> int:
-        nodes.append(Node("relu", (position,), shape, name=node.name))
-        return len(nodes) - 1
+        operations.append(Operation("relu", (position,), shape, name=operation.name))
+        return len(operations) - 1
 
     above = source if low == float("-inf") else shifted(relu(shifted(source, -low)), low)
     if high == float("inf"):
         if above == source:
-            nodes.append(Node("reshape", (source,), shape, {}, {"shape": shape}, name=node.name))
+            operations.append(Operation("reshape", (source,), shape, {}, {"shape": shape}, name=operation.name))
         return
     over = relu(shifted(source, -high))
-    nodes.append(Node("sub", (above, over), shape, name=node.name))
+    operations.append(Operation("sub", (above, over), shape, name=operation.name))
