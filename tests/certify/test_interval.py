@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from l0tre.certify.relax.interval import magnitude, step
-from l0tre.certify.relax.supported import LINEAR, SUPPORTED, reduce_graph, unsupported
+from l0tre.certify.relax.supported import SUPPORTED, is_nonlinear, reduce_graph, unsupported
 from l0tre.errors import ModelError
 from l0tre.model.graph import Graph, GraphBuilder, Operation, run, run_operation
 
@@ -130,7 +130,7 @@ def test_ranges_hold_and_magnitudes_bound(operation: Operation, shapes: list[tup
 @EVERY
 def test_ranges_of_a_linear_operation_are_attained(operation: Operation, shapes: list[tuple[int, ...]]) -> None:
     """At the end of every value's range that its slope asks for, so interval arithmetic loses nothing."""
-    if operation.kind not in LINEAR:
+    if is_nonlinear(operation) or operation.kind in ("avg_pool", "clip"):
         return
     random = torch.Generator().manual_seed(2)
     inputs = [random_ranges(shape, random) for shape in shapes]

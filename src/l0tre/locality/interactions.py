@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from l0tre.locality.local_part import POINTWISE, Span, overlap, stage_spans
+from l0tre.locality.local_part import Span, bends_in_place, overlap, stage_spans
 from l0tre.locality.pair_interactions import Alone, carry_interactions, is_chain, meeting_sites, reaches
 from l0tre.locality.single_pixels import Locality, PixelEffects, batches, seed, share
 from l0tre.locality.windows import Box, Sites, apply_head, carry, common_part, shifted
@@ -89,7 +89,7 @@ def _stages(locality: Locality, places: Tensor) -> Tensor:
     done = 0
     for stage in locality.stages[:-1]:
         for place in range(done + 1, stage + 1):
-            if operations[place].kind in POINTWISE or operations[place].kind == "max_pool":
+            if bends_in_place(operations[place]):
                 boxes = locality.boxes(places, place)
                 for a, b in itertools.combinations(range(places.shape[1]), 2):
                     apart &= ~share(boxes[:, a], boxes[:, b])

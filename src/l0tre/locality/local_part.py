@@ -11,24 +11,27 @@ from functools import cached_property
 from torch import Tensor
 
 from l0tre.model.graph import Graph, Operation
+from l0tre.model.operations import KINDS
+from l0tre.model.operations.kind import Curve, Everywhere, Join, Linear, Local, Place, Selection
+from l0tre.model.operations.pointwise import POINTWISE
 from l0tre.model.rounding import bends
 
 __all__ = [
-    "POINTWISE",
     "LocalPlan",
     "Span",
+    "bends_in_place",
+    "is_curve",
+    "local_place",
     "need",
     "overlap",
     "plan_local",
     "reach",
+    "selects",
     "spans",
     "stage_spans",
-    "window",
     "window_share",
 ]
 
-POINTWISE = frozenset({"relu", "leaky_relu", "sigmoid", "tanh", "clip"})
-JOINS = frozenset({"add", "sub", "concat"})
 # Share of the cut's map that one pixel may reach; beyond it whole forward passes are as good.
 MOST_SHARE = {"linear": 0.8, "mean": 0.8, "map": 0.5}
 
@@ -137,24 +140,16 @@ def reach(operation: Operation, sources: Sequence[Span], axis: int) -> Span:
     if not sources:
         return Span(0, -1)
     low, high = min(span.first for span in sources), max(span.last for span in sources)
-    if operation.kind == "pad":
-        shift = _front(operation, axis)
-        return Span(low + shift, high + shift)
-    if operation.kind not in ("conv", "max_pool", "avg_pool"):
-        return Span(low, high)
-    kernel, stride, padding, dilation = window(operation, axis)
-    return Span(-((-(low + padding - (kernel - 1) * dilation)) // stride), (high + padding) // stride)
+    window = local_place(operation).window(operation, axis)
+    first = low + window.padding - (window.kernel - 1) * window.dilation
+    return Span(-(-first // window.stride), (high + window.padding) // window.stride)
 
 
 def need(operation: Operation, span: Span, axis: int) -> Span:
     """The positions of an operation's input that a span of its output reads."""
-    if operation.kind == "pad":
-        shift = _front(operation, axis)
-        return Span(span.first - shift, span.last - shift)
-    if operation.kind not in ("conv", "max_pool", "avg_pool"):
-        return span
-    kernel, stride, padding, dilation = window(operation, axis)
-    return Span(span.first * stride - padding, span.last * stride - padding + (kernel - 1) * dilation)
+    window = local_place(operation).window(operation, axis)
+    first, last = (end * window.stride - window.padding for end in (span.first, span.last))
+    return Span(first, last + (window.kernel - 1) * window.dilation)
 
 
 def overlap(a: Span, b: Span) -> Span:
@@ -162,11 +157,32 @@ def overlap(a: Span, b: Span) -> Span:
     return Span(max(a.first, b.first), min(a.last, b.last))
 
 
-def window(operation: Operation, axis: int) -> tuple[int, int, int, int]:
-    """Kernel, stride, padding and dilation of a convolution or pooling along one axis."""
-    kernel = operation.tensors["weight"].shape[2 + axis] if operation.kind == "conv" else operation.ints("kernel")[axis]
-    dilation = 1 if operation.kind == "avg_pool" else operation.ints("dilation")[axis]
-    return int(kernel), operation.ints("stride")[axis], operation.ints("padding")[axis], dilation
+def is_curve(operation: Operation) -> bool:
+    """Whether an operation is elementwise and not linear."""
+    return isinstance(KINDS[operation.kind], Curve)
+
+
+def selects(operation: Operation) -> bool:
+    """Whether every output of an operation is one of its inputs, as with a max pool."""
+    return isinstance(KINDS[operation.kind], Selection)
+
+
+def bends_in_place(operation: Operation) -> bool:
+    """Whether a local operation is not linear."""
+    return isinstance(KINDS[operation.kind], Curve | Selection)
+
+
+def local_place(operation: Operation) -> Local:
+    """How a local operation sees its input; one that joins maps sees the same position of each."""
+    place = _place(operation)
+    return place if isinstance(place, Local) else POINTWISE
+
+
+def _place(operation: Operation) -> Place:
+    kind = KINDS[operation.kind]
+    if isinstance(kind, Linear | Selection):
+        return kind.place
+    return POINTWISE if isinstance(kind, Curve) else Everywhere()
 
 
 def window_share(graph: Graph, cut: int) -> float:
@@ -181,12 +197,6 @@ def window_share(graph: Graph, cut: int) -> float:
     return share
 
 
-def _front(operation: Operation, axis: int) -> int:
-    """Padding in front of an axis; ``F.pad`` lists the last axis first."""
-    padding = operation.ints("padding")
-    return padding[0] if axis == 1 else padding[2] if len(padding) > 2 else 0
-
-
 def _stride(operation: Operation, graph: Graph, strides: Sequence[int]) -> int | None:
     """Stride of an operation's map in input pixels, or ``None`` if the operation is not local."""
     if len(operation.shape) != 3 or any(source >= len(strides) for source in operation.inputs):
@@ -195,31 +205,13 @@ def _stride(operation: Operation, graph: Graph, strides: Sequence[int]) -> int |
     if len(before) > 1:
         return None
     (stride,) = before
-    if operation.kind in POINTWISE:
-        return stride
-    if operation.kind in JOINS:
-        same = all(graph.operations[source].shape[1:] == operation.shape[1:] for source in operation.inputs)
-        channels = operation.kind == "concat" or all(
-            graph.operations[source].shape == operation.shape for source in operation.inputs
-        )
-        return stride if same and channels and operation.attributes.get("dim", 0) == 0 else None
-    if operation.kind == "scale":
-        factor = operation.tensors.get("scale")
-        uniform = factor is None or factor.numel() == 1 or (factor.ndim == 3 and factor.shape[1:] == (1, 1))
-        same = graph.operations[operation.inputs[0]].shape == operation.shape
-        return stride if uniform and same else None
-    if operation.kind == "pad":
-        return stride if len(operation.ints("padding")) <= 4 else None
-    if (
-        operation.kind == "avg_pool"
-        and any(operation.ints("padding"))
-        and not operation.attributes["count_include_pad"]
-    ):
+    place, shapes = _place(operation), [graph.operations[source].shape for source in operation.inputs]
+    if isinstance(place, Join):
+        return stride if place.fits(operation, shapes) else None
+    if isinstance(place, Everywhere) or not (place.sees(operation, shapes[0]) and place.uniform(operation)):
         return None
-    if operation.kind in ("conv", "max_pool", "avg_pool"):
-        rows, columns = operation.ints("stride")
-        return stride * rows if rows == columns else None
-    return None
+    rows, columns = (place.window(operation, axis).stride for axis in (0, 1))
+    return stride * rows if rows == columns else None
 
 
 def _head(graph: Graph, cut: int) -> tuple[str, int]:
@@ -244,7 +236,7 @@ def _as_map(graph: Graph) -> Graph:
     size = graph.input_shape[0]
     operations: list[Operation] = [replace(graph.operations[0], shape=(1, 1, size))]
     rest = list(graph.operations[1:])
-    while rest and rest[0].kind in POINTWISE | {"scale"} and rest[0].inputs == (len(operations) - 1,):
+    while rest and _by_value(rest[0]) and rest[0].inputs == (len(operations) - 1,):
         operations.append(replace(rest.pop(0), shape=(1, 1, size)))
     place = len(operations)
     if any(source < place - 1 for operation in rest for source in operation.inputs):
@@ -252,6 +244,11 @@ def _as_map(graph: Graph) -> Graph:
     operations.append(Operation("reshape", (place - 1,), (size,), attributes={"shape": (size,)}))
     moved = [replace(operation, inputs=tuple(source + 1 for source in operation.inputs)) for operation in rest]
     return Graph((*operations, *moved))
+
+
+def _by_value(operation: Operation) -> bool:
+    """Whether every output depends on the input in the same place alone, whatever the shape."""
+    return is_curve(operation) or operation.kind == "scale"
 
 
 def stage_spans(plan: LocalPlan, start: int, rows: Span, target: Span, axis: int) -> Mapping[int, Span]:

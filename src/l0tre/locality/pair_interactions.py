@@ -10,13 +10,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from l0tre.locality.local_part import POINTWISE, LocalPlan, need, overlap, spans
+from l0tre.locality.local_part import LocalPlan, bends_in_place, need, overlap, selects, spans
 from l0tre.locality.windows import Base, Box, Sites, carry_linear, inside, patches, shifted, window_values
 from l0tre.model.graph import Operation, run_operation
 
 __all__ = ["Alone", "carry_interactions", "is_chain", "meeting_sites", "reaches"]
-
-BENDING = POINTWISE | {"max_pool"}
 
 
 @dataclass(frozen=True)
@@ -73,7 +71,7 @@ def carry_interactions(plan: LocalPlan, base: Base, sites: Sites, start: int, al
         operation = plan.graph.operations[place]
         if not all(span.size for span in sites.box(place)):
             rest = None
-        elif operation.kind in BENDING:
+        elif bends_in_place(operation):
             if rest is not None:
                 base.rests.see(plan.bends[place], rest)
             rest = _bend(plan, base.maps, sites, place, alone, rest)
@@ -119,9 +117,9 @@ def _before(plan: LocalPlan, maps: Sequence[Tensor], sites: Sites, place: int, b
     """What an operation reads for a box of its output: where, and the images' own values there."""
     operation = plan.graph.operations[place]
     wanted = (need(operation, box[0], 0), need(operation, box[1], 1))
-    fill = float("-inf") if operation.kind == "max_pool" else 0.0
+    fill = float("-inf") if selects(operation) else 0.0
     return wanted, window_values(maps[place - 1], plan, sites, place - 1, wanted, fill)
 
 
 def _apply(operation: Operation, value: Tensor) -> Tensor:
-    return patches(operation, value) if operation.kind == "max_pool" else run_operation(operation, value)
+    return patches(operation, value) if selects(operation) else run_operation(operation, value)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from l0tre.domain import Domain
-from l0tre.locality.local_part import POINTWISE, LocalPlan, Span, spans
+from l0tre.locality.local_part import LocalPlan, Span, bends_in_place, spans
 from l0tre.locality.windows import Base, Sites, apply_head, carry
 
 __all__ = [
@@ -104,13 +104,12 @@ def make_locality(plan: LocalPlan, domain: Domain, grid: Tensor) -> Locality | s
         for axis, found in enumerate(reached[plan.cut])
     ]
     clipped = torch.cat([windows[axis][places[:, axis]] for axis in (0, 1)], 1)
-    kinds = POINTWISE | {"max_pool"}
     inner = [
         joint
         for joint in plan.joints
         if 0 < joint < plan.cut
-        and plan.graph.operations[joint].kind not in kinds
-        and plan.graph.operations[joint + 1].kind in kinds
+        and not bends_in_place(plan.graph.operations[joint])
+        and bends_in_place(plan.graph.operations[joint + 1])
     ]
     return Locality(plan, domain, grid, places, clipped, (*inner, plan.cut), reached)
 

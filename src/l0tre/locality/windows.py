@@ -11,9 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from l0tre.locality.local_part import POINTWISE, LocalPlan, Span, need, overlap, reach
-from l0tre.model.graph import Operation, convolve, run_operation
-from l0tre.model.rounding import Peaks
+from l0tre.locality.local_part import LocalPlan, Span, is_curve, local_place, need, overlap, reach
+from l0tre.model.graph import Operation, run_operation
+from l0tre.model.operations import KINDS
+from l0tre.model.operations.conv import convolve
+from l0tre.model.operations.kind import Join, Linear, LinearBounds, Selection
+from l0tre.model.rounding import Peaks, gates
 
 __all__ = [
     "Base",
@@ -29,6 +32,7 @@ __all__ = [
     "paste",
     "patches",
     "shifted",
+    "sums_products",
     "window_values",
 ]
 
@@ -130,7 +134,7 @@ def base_values(plan: LocalPlan, images: Tensor) -> Base:
     for place, number in plan.bends.items():
         operation = plan.graph.operations[place]
         if place <= plan.cut:
-            base.peaks.see(number, base.maps[operation.inputs[0]], relu=operation.kind == "relu")
+            base.peaks.see(number, base.maps[operation.inputs[0]], relu=gates(operation))
     return base
 
 
@@ -160,7 +164,7 @@ def carry(plan: LocalPlan, base: Base, sites: Sites, start: int, change: Tensor,
             values[place] = change.new_zeros(*change.shape[:3], operation.shape[0], *sizes)
             continue
         sources = [values[source] for source in operation.inputs]
-        if any(last[source] > place for source in operation.inputs) and operation.kind in POINTWISE:
+        if any(last[source] > place for source in operation.inputs) and is_curve(operation):
             sources = [source.clone() for source in sources]  # another operation still reads it
         values[place] = _step(plan, base, sites, place, operation, sources)
         for source in set(operation.inputs):
@@ -176,17 +180,16 @@ def _step(
     first, source = sources[0], operation.inputs[0]
     if place in plan.bends:
         base.changes.see(plan.bends[place], first)
-    if operation.kind in POINTWISE:
+    if is_curve(operation):
         before = window_values(base.maps[source], plan, sites, source, box)
         value = shifted(first, origins[0], box).add_(before[:, :, None])
         # Outside the map nothing changed, and f(0) - f(0) is no change either.
         return run_operation(operation, value).sub_(run_operation(operation, before)[:, :, None])
-    if operation.kind in ("add", "sub", "concat"):
+    kind = KINDS[operation.kind]
+    if isinstance(kind, Linear) and isinstance(kind.place, Join):
         parts = [shifted(value, origin, box) for value, origin in zip(sources, origins, strict=True)]
-        if operation.kind == "concat":
-            return torch.cat(parts, 3)
-        return parts[0] + parts[1] if operation.kind == "add" else parts[0] - parts[1]
-    if operation.kind == "max_pool":
+        return kind.place.combine(operation, parts, 3)
+    if isinstance(kind, Selection):
         wanted = (need(operation, box[0], 0), need(operation, box[1], 1))
         patch = window_values(base.maps[source], plan, sites, source, wanted, float("-inf"))
         value = shifted(first, origins[0], wanted) + patch[:, :, None]
@@ -211,22 +214,23 @@ def carry_linear(plan: LocalPlan, sites: Sites, place: int, operation: Operation
     """
     box, origin = sites.box(place), sites.box(operation.inputs[0])
     wanted = (need(operation, box[0], 0), need(operation, box[1], 1))
-    if operation.kind == "conv":
+    if sums_products(operation):
         return inside(convolve_window(plan, operation, value, origin, wanted, box), plan, sites, place)
-    moved = shifted(value, origin, wanted)
-    if operation.kind == "avg_pool":
-        return inside(patches(operation, moved), plan, sites, place)
-    factor = operation.tensors.get("scale") if operation.kind == "scale" else None
-    return moved * factor if factor is not None else moved.clone() if moved is value else moved
+    result = patches(operation, shifted(value, origin, wanted))
+    if local_place(operation).spills:
+        return inside(result, plan, sites, place)
+    return result.clone() if result.data_ptr() == value.data_ptr() else result
+
+
+def sums_products(operation: Operation) -> bool:
+    """Whether an operation is a convolution, whose windows can be written as matrices."""
+    kind = KINDS[operation.kind]
+    return isinstance(kind, Linear) and isinstance(kind.bounds, LinearBounds) and kind.bounds.products(operation) > 0
 
 
 def patches(operation: Operation, value: Tensor) -> Tensor:
-    """Pooling of ready-made patches ``[images, sites, variants, C, rows, columns]``: no padding."""
-    flat = value.flatten(0, 2)
-    if operation.kind == "max_pool":
-        result = F.max_pool2d(flat, operation.ints("kernel"), operation.ints("stride"), 0, operation.ints("dilation"))
-    else:
-        result = F.avg_pool2d(flat, operation.ints("kernel"), operation.ints("stride"))
+    """An operation on ready-made patches ``[images, sites, variants, C, rows, columns]``: no padding, no constants."""
+    result = local_place(operation).patches(operation, value.flatten(0, 2))
     return result.reshape(*value.shape[:3], *result.shape[1:])
 
 
@@ -375,6 +379,6 @@ def finish(plan: LocalPlan, head: Tensor, peaks: Peaks) -> Tensor:
     for place, operation in enumerate(plan.graph.operations[plan.tail :], start=plan.tail):
         if place in plan.bends:
             for source in operation.inputs:
-                peaks.see(plan.bends[place], values[source], relu=operation.kind == "relu")
+                peaks.see(plan.bends[place], values[source], relu=gates(operation))
         values[place] = run_operation(operation, *(values[source] for source in operation.inputs))
     return values[len(plan.graph.operations) - 1]

@@ -7,6 +7,8 @@ from torch import Tensor
 
 from l0tre.model.graph import Graph, Operation, run_operation
 from l0tre.model.network import Network
+from l0tre.model.operations import KINDS
+from l0tre.model.operations.kind import Linear
 
 __all__ = ["check_points", "differs", "float64_gap"]
 
@@ -76,16 +78,12 @@ def float64_gap(graph: Graph, source: Tensor, x: Tensor, dropped: str) -> float:
 
 def _largest_sum(operation: Operation, inputs: list[Tensor], output: Tensor) -> Tensor:
     """The largest sum of absolute values of products that an operation forms, for each sample."""
-    if operation.kind == "pad":  # with minus infinity, before a max pool
+    kind = KINDS[operation.kind]
+    if isinstance(kind, Linear) and kind.summing == "move":  # padded with minus infinity, before a max pool
         output = output.masked_fill(torch.isinf(output), 0.0)
     largest = output.abs().flatten(1).amax(1)
-    if operation.kind in ("conv", "linear", "scale"):
-        tensors = {key: value.abs() for key, value in operation.tensors.items()}
-        for offset in ("bias", "shift"):
-            if f"{offset}_terms" in tensors:
-                tensors[offset] = tensors[f"{offset}_terms"]
-        positive = Operation(operation.kind, operation.inputs, operation.shape, tensors, operation.attributes)
-        sums = run_operation(positive, inputs[0].abs())
+    if isinstance(kind, Linear) and operation.tensors:
+        sums = run_operation(kind.absolute(operation, 1, True), inputs[0].abs())
         largest = torch.maximum(largest, sums.flatten(1).amax(1))
     return largest
 

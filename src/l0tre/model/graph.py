@@ -5,55 +5,17 @@ those of one sample: the batch dimension is never part of an operation and alway
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from l0tre.errors import ModelError
+from l0tre.model.operations import KINDS, Attribute, Operation
 
-__all__ = ["OPERATIONS", "Graph", "GraphBuilder", "Operation", "conv_by_products", "convolve", "run", "run_operation"]
+__all__ = ["Attribute", "Graph", "GraphBuilder", "Operation", "run", "run_operation"]
 
-Attribute = int | float | bool | tuple[int, ...]
-
-PATCH_BYTES = 2**30  # of the patches of a convolution that are laid out at a time
 LARGEST_WHOLE = 2**53  # up to here float64 holds every whole number
-
-
-@dataclass(frozen=True)
-class Operation:
-    """One operation.
-
-    Attributes:
-        kind: Key of :data:`OPERATIONS`, or ``"input"``.
-        inputs: Positions of the operations whose outputs it reads, all smaller than its own.
-        shape: Shape of its output for one sample.
-        tensors: Constants: ``weight``, ``bias``, ``scale``, ``shift``, as imported in float64, without any rounding. A
-            bias or shift that was summed from other constants comes with the sum of their absolute values
-            (``bias_terms``, ``shift_terms``), which its own rounding error is a share of.
-        attributes: Other settings: stride, padding, dimensions without the batch, slope.
-        name: The source's own name, for messages.
-    """
-
-    kind: str
-    inputs: tuple[int, ...]
-    shape: tuple[int, ...]
-    tensors: Mapping[str, Tensor] = field(default_factory=dict)
-    attributes: Mapping[str, Attribute] = field(default_factory=dict)
-    name: str = ""
-
-    def ints(self, key: str) -> tuple[int, ...]:
-        """The attribute ``key`` as a tuple of integers."""
-        value = self.attributes[key]
-        return value if isinstance(value, tuple) else (int(value),)
-
-    def number(self, key: str) -> float:
-        """The attribute ``key`` as a float."""
-        value = self.attributes[key]
-        if isinstance(value, tuple):
-            raise TypeError(f"attribute {key} of {self.kind} is a tuple")
-        return float(value)
 
 
 @dataclass(frozen=True)
@@ -90,143 +52,6 @@ class Graph:
         return tuple(last)
 
 
-def _pair(operation: Operation, key: str) -> tuple[int, int]:
-    first, second = operation.ints(key)
-    return first, second
-
-
-def _batched(dims: Sequence[int]) -> list[int]:
-    """Sample dimensions (from 0) as tensor dimensions (from 1, after the batch)."""
-    return [dim + 1 for dim in dims]
-
-
-def _conv(operation: Operation, x: Tensor) -> Tensor:
-    return convolve(operation, x, operation.tensors.get("bias"), _pair(operation, "padding"))
-
-
-def convolve(operation: Operation, x: Tensor, bias: Tensor | None, padding: tuple[int, int]) -> Tensor:
-    """The convolution of an operation, with a bias and a padding of one's own.
-
-    Proofs compute in float64, and their rounding terms hold for sums of products. On a GPU cuDNN may convolve through
-    transforms instead, whose errors are others: there float64 is computed as products of matrices.
-
-    Args:
-        operation: A convolution.
-        x: ``[batch, channels, height, width]``.
-        bias: ``[channels]`` or none.
-        padding: Zeros above and below, left and right.
-
-    Returns:
-        ``[batch, channels, height, width]``.
-    """
-    weight, groups = operation.tensors["weight"], int(operation.number("groups"))
-    stride, dilation = _pair(operation, "stride"), _pair(operation, "dilation")
-    if x.is_cuda and x.dtype == torch.float64:
-        return conv_by_products(x, weight, bias, stride, padding, dilation, groups)
-    return F.conv2d(x, weight, bias, stride, padding, dilation, groups)
-
-
-def conv_by_products(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: tuple[int, int],
-    padding: tuple[int, int],
-    dilation: tuple[int, int],
-    groups: int,
-) -> Tensor:
-    """A convolution as a product of matrices with the same arguments as ``F.conv2d``."""
-    channels, kernel = weight.shape[0], weight.shape[2:]
-    padded = F.pad(x, (padding[1], padding[1], padding[0], padding[0]))
-    rows, columns = ((padded.shape[2 + d] - dilation[d] * (kernel[d] - 1) - 1) // stride[d] + 1 for d in (0, 1))
-    matrix = weight.reshape(groups, channels // groups, -1)
-    parts = []
-    each = 8 * x.shape[1] * kernel.numel() * rows * columns
-    step = max(1, PATCH_BYTES // max(1, each))
-    for first in range(0, len(x), step):
-        part = padded[first : first + step]
-        b, c, h, w = part.stride()
-        patches = part.as_strided(
-            (len(part), groups, x.shape[1] // groups, *kernel, rows, columns),
-            (b, c * (x.shape[1] // groups), c, h * dilation[0], w * dilation[1], h * stride[0], w * stride[1]),
-        )
-        parts.append(matrix @ patches.reshape(len(part), groups, -1, rows * columns))
-    result = torch.cat(parts).reshape(len(x), channels, rows, columns)
-    return result if bias is None else result + bias[:, None, None]
-
-
-def _avg_pool(operation: Operation, x: Tensor) -> Tensor:
-    return F.avg_pool2d(
-        x,
-        _pair(operation, "kernel"),
-        _pair(operation, "stride"),
-        _pair(operation, "padding"),
-        count_include_pad=bool(operation.attributes["count_include_pad"]),
-    )
-
-
-def _max_pool(operation: Operation, x: Tensor) -> Tensor:
-    return F.max_pool2d(
-        x,
-        _pair(operation, "kernel"),
-        _pair(operation, "stride"),
-        _pair(operation, "padding"),
-        _pair(operation, "dilation"),
-    )
-
-
-def _transpose(operation: Operation, x: Tensor) -> Tensor:
-    return x.permute(0, *_batched(operation.ints("permutation")))
-
-
-def _mean(operation: Operation, x: Tensor) -> Tensor:
-    return x.mean(_batched(operation.ints("dims")), keepdim=bool(operation.attributes["keepdim"]))
-
-
-def _softmax(operation: Operation, x: Tensor) -> Tensor:
-    return x.softmax(int(operation.number("dim")) + 1)
-
-
-def _log_softmax(operation: Operation, x: Tensor) -> Tensor:
-    return x.log_softmax(int(operation.number("dim")) + 1)
-
-
-def _scale(operation: Operation, x: Tensor) -> Tensor:
-    scale, shift = operation.tensors.get("scale"), operation.tensors.get("shift")
-    x = x if scale is None else x * scale
-    return x if shift is None else x + shift
-
-
-# What every operation computes, from its operation and its inputs (batch first). Attributes:
-#   conv        weight [out, in/groups, h, w], bias; stride, padding, dilation (pairs), groups; symmetric zero padding
-#   linear      weight [out, in], bias; on the last dimension
-#   scale       x * scale + shift, each optional and broadcast against one sample's shape (batch norm, constants)
-#   add, sub, mul, concat   of several variable inputs
-#   pad         padding in F.pad's order (last dimension first), value
-OPERATIONS: Mapping[str, Callable[..., Tensor]] = {
-    "conv": _conv,
-    "linear": lambda operation, x: F.linear(x, operation.tensors["weight"], operation.tensors.get("bias")),
-    "scale": _scale,
-    "relu": lambda _, x: x.relu(),
-    "leaky_relu": lambda operation, x: F.leaky_relu(x, operation.number("slope")),
-    "sigmoid": lambda _, x: x.sigmoid(),
-    "tanh": lambda _, x: x.tanh(),
-    "clip": lambda operation, x: x.clamp(operation.number("low"), operation.number("high")),
-    "max_pool": _max_pool,
-    "avg_pool": _avg_pool,
-    "mean": _mean,
-    "reshape": lambda operation, x: x.reshape(x.shape[0], *operation.ints("shape")),
-    "transpose": _transpose,
-    "pad": lambda operation, x: F.pad(x, operation.ints("padding"), value=operation.number("value")),
-    "add": lambda _, x, y: x + y,
-    "sub": lambda _, x, y: x - y,
-    "mul": lambda _, x, y: x * y,
-    "concat": lambda operation, *xs: torch.cat(xs, int(operation.number("dim")) + 1),
-    "softmax": _softmax,
-    "log_softmax": _log_softmax,
-}
-
-
 def run_operation(operation: Operation, *inputs: Tensor) -> Tensor:
     """The output of one operation for a batch.
 
@@ -237,7 +62,7 @@ def run_operation(operation: Operation, *inputs: Tensor) -> Tensor:
     Returns:
         ``[batch, *operation.shape]``.
     """
-    return OPERATIONS[operation.kind](operation, *inputs)
+    return KINDS[operation.kind].forward(operation, *inputs)
 
 
 def run(graph: Graph, x: Tensor, see: Callable[[int, Tensor], None] | None = None) -> Tensor:
@@ -298,7 +123,7 @@ class GraphBuilder:
         """Append an operation.
 
         Args:
-            kind: Key of :data:`OPERATIONS`.
+            kind: Key of :data:`l0tre.model.operations.KINDS`.
             inputs: Positions of its inputs.
             tensors: Constants by name; ``None`` values are left out.
             name: The source's own name of the operation, for messages.

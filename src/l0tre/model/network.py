@@ -10,7 +10,7 @@ from torch import Tensor
 
 from l0tre.errors import ModelError
 from l0tre.model.graph import Graph, run
-from l0tre.model.rounding import Peaks, bends
+from l0tre.model.rounding import Peaks, bends, gates
 
 __all__ = ["Network", "exact_float32", "margins", "pick_device", "round_off"]
 
@@ -85,7 +85,7 @@ class Network:
 
         def see(position: int, value: Tensor) -> None:
             if position in numbers:
-                peaks.see(numbers[position], value, relu=operations[position].kind == "relu")
+                peaks.see(numbers[position], value, relu=gates(operations[position]))
 
         with exact_float32(self.device):
             return run(self.graph, x.to(self.device), see)

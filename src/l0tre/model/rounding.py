@@ -23,20 +23,17 @@ import torch
 from torch import Tensor
 
 from l0tre.model.graph import Graph, Operation, run_operation
+from l0tre.model.operations import KINDS
+from l0tre.model.operations.float32 import EXTRA, UNIT
+from l0tre.model.operations.kind import Curve, Errors, Linear, Other
 
-__all__ = ["Error", "Peaks", "RoundOff", "bends", "make_round_off"]
+__all__ = ["Error", "Peaks", "RoundOff", "bends", "gates", "make_round_off"]
 
-UNIT = 2.0**-24  # half the distance of float32 numbers, relative
 LIKELY = 16.0
-EXTRA = 8  # roundings of an operation beside its sum: of constants folded into it, of its function
 STRIPS = 16  # of groups
 STRIP_BYTES = 2**28  # of the strips that are worked out together
 # Peaks count as the next power of this, so that one that grows by little is not looked at again.
 PEAK = 2.0**0.25
-LINEAR = frozenset(
-    ("conv", "linear", "scale", "reshape", "transpose", "pad", "mean", "avg_pool", "add", "sub", "concat")
-)
-MOVES = frozenset(("reshape", "transpose", "pad", "concat"))  # without any arithmetic
 
 
 @dataclass
@@ -87,11 +84,18 @@ class Error:
 
 def bends(graph: Graph) -> dict[int, int]:
     """The positions of operations that are not linear, numbered in order, which folding constants leaves as it is."""
-    places = (place for place, operation in enumerate(graph.operations) if place and operation.kind not in LINEAR)
+    places = (place for place, operation in enumerate(graph.operations) if place and not _is_linear(operation))
     return {place: number for number, place in enumerate(places)}
 
 
-Known = tuple[Tensor, Tensor, Tensor]  # magnitudes, worst errors, mean squares of errors
+def gates(operation: Operation) -> bool:
+    """Whether nothing passes an operation far enough below zero, as with a ReLU."""
+    kind = KINDS[operation.kind]
+    return isinstance(kind, Curve) and kind.gate
+
+
+def _is_linear(operation: Operation) -> bool:
+    return isinstance(KINDS[operation.kind], Linear)
 
 
 @dataclass(frozen=True)
@@ -148,11 +152,11 @@ class RoundOff:
         worst, square = totals
         return Error(worst, LIKELY * math.sqrt(square) if worst < math.inf else worst)
 
-    def _carry(self, peaks: Mapping[int, float], strips: Tensor) -> Known:
+    def _carry(self, peaks: Mapping[int, float], strips: Tensor) -> Errors:
         """The bounds of the scores, ``[strips, classes]``, if the groups of one strip each change."""
         numbers, last = bends(self.graph), self.graph.last_use()
         size = self.largest.expand(len(strips), *self.largest.shape)
-        known: dict[int, Known] = {0: (size, torch.zeros_like(size), torch.zeros_like(size))}
+        known: dict[int, Errors] = {0: (size, torch.zeros_like(size), torch.zeros_like(size))}
         for place, operation in enumerate(self.graph.operations[1:], start=1):
             inputs = [known[source] for source in operation.inputs]
             if place in numbers:
@@ -161,7 +165,7 @@ class RoundOff:
                     own, reached = self.own[number][slot], self.reached[number][slot][strips.to(size.device)]
                     peak = own.new_tensor(peaks.get(number, math.inf))
                     limit = torch.where(reached, torch.maximum(own, peak), own)
-                    if operation.kind == "relu":
+                    if gates(operation):
                         # Far enough below zero nothing goes on, errors neither.
                         worst = worst.masked_fill(limit < -worst, 0.0)
                         square = square.masked_fill(limit < -LIKELY * square.sqrt(), 0.0)
@@ -218,98 +222,44 @@ def make_round_off(graph: Graph, low: Tensor, high: Tensor, groups: Tensor | Non
 
 def _magnitude(operation: Operation, value: Tensor) -> Tensor:
     """The values that a ReLU reads, the absolute values that others do, without what pads a max pool."""
-    return value if operation.kind == "relu" else value.abs().masked_fill(value == -math.inf, 0.0)
+    return value if gates(operation) else value.abs().masked_fill(value == -math.inf, 0.0)
 
 
 def _reach(operation: Operation, touched: list[Tensor]) -> Tensor:
     """Which outputs of an operation depend on inputs that may change."""
-    marks = [part.double() for part in touched]
-    if operation.kind in ("softmax", "log_softmax"):
-        return touched[0].any(int(operation.number("dim")) + 1, keepdim=True).expand_as(touched[0])
-    if operation.kind == "max_pool":
-        return run_operation(operation, *marks) > 0
-    if operation.kind == "mul":
-        return (marks[0] + marks[1]) > 0
-    if operation.kind not in LINEAR:
+    kind = KINDS[operation.kind]
+    if isinstance(kind, Other):
+        return kind.reached(operation, touched)
+    if isinstance(kind, Curve):
         return touched[0]
-    plain = _absolute(operation, 1, constants=False)
-    ones = {key: torch.ones_like(value) for key, value in plain.tensors.items()}
-    return run_operation(replace(plain, tensors=ones), *marks) > 0
+    if isinstance(kind, Linear):
+        plain = kind.absolute(operation, 1, False)
+        operation = replace(plain, tensors={key: torch.ones_like(value) for key, value in plain.tensors.items()})
+    return run_operation(operation, *(part.double() for part in touched)) > 0
 
 
-def _linear(operation: Operation, graph: Graph, inputs: list[Known]) -> Known:
+def _linear(operation: Operation, graph: Graph, inputs: list[Errors]) -> Errors:
+    kind = KINDS[operation.kind]
+    assert isinstance(kind, Linear)
     sizes, worsts, squares = (list(column) for column in zip(*inputs, strict=True))
-    size = run_operation(_absolute(operation, 1, constants=True), *sizes)
-    worst = run_operation(_absolute(operation, 1, constants=False), *worsts)
-    if operation.kind in ("mean", "avg_pool"):  # of equal weights: squared they are a share of themselves
-        square = run_operation(operation, *squares) / _terms(operation, graph)
+    size = run_operation(kind.absolute(operation, 1, True), *sizes)
+    worst = run_operation(kind.absolute(operation, 1, False), *worsts)
+    terms = kind.terms(operation, [graph.operations[source].shape for source in operation.inputs])
+    if kind.summing == "average":  # of equal weights: squared they are a share of themselves
+        square = run_operation(operation, *squares) / terms
     else:
-        square = run_operation(_absolute(operation, 2, constants=False), *squares)
-    if operation.kind not in MOVES:
-        terms = _terms(operation, graph) + EXTRA
-        worst = worst + terms * UNIT * size
-        square = square + terms * (UNIT * size) ** 2
+        square = run_operation(kind.absolute(operation, 2, False), *squares)
+    if kind.summing != "move":
+        worst = worst + (terms + EXTRA) * UNIT * size
+        square = square + (terms + EXTRA) * (UNIT * size) ** 2
     return size, worst, square
 
 
-def _absolute(operation: Operation, power: int, *, constants: bool) -> Operation:
-    """A linear operation with the absolute values of its weights to a power, with or without its constant terms."""
-    tensors = {key: value.abs() ** power for key, value in operation.tensors.items() if key in ("weight", "scale")}
-    attributes = dict(operation.attributes)
-    if constants:
-        for key in ("bias", "shift"):
-            if key in operation.tensors:
-                tensors[key] = operation.tensors.get(f"{key}_terms", operation.tensors[key]).abs()
-    if operation.kind == "pad":
-        value = abs(operation.number("value"))
-        attributes["value"] = value if constants and math.isfinite(value) else 0.0
-    return replace(
-        operation, kind="add" if operation.kind == "sub" else operation.kind, tensors=tensors, attributes=attributes
-    )
-
-
-def _terms(operation: Operation, graph: Graph) -> int:
-    """How many numbers one output value sums up."""
-    if "weight" in operation.tensors:
-        return 1 + operation.tensors["weight"][0].numel()
-    if operation.kind == "avg_pool":
-        return math.prod(operation.ints("kernel"))
-    if operation.kind == "mean":
-        return math.prod(graph.operations[operation.inputs[0]].shape) // max(1, math.prod(operation.shape))
-    return 2
-
-
-def _bend(operation: Operation, inputs: list[Known]) -> Known:
-    size, worst, square = inputs[0]
-    if operation.kind == "max_pool":
-        return run_operation(operation, size), run_operation(operation, worst), run_operation(operation, square)
-    if operation.kind == "mul":
-        other, its_worst, its_square = inputs[1]
-        product = size * other
-        unit = EXTRA * UNIT * product
-        return (
-            product,
-            worst * other + its_worst * size + worst * its_worst + unit,
-            2 * (square * other**2 + its_square * size**2 + square * its_square) + unit**2,
-        )
-    if operation.kind in ("softmax", "log_softmax"):
-        # No output moves by more than twice the largest move of an input.
-        largest = 1.0 if operation.kind == "softmax" else 2 * float(size.max()) + math.log(max(2, operation.shape[-1]))
-        last, spread = 64 * UNIT * (1 + largest), torch.ones_like(size)
-        each = tuple(range(1, size.ndim))
-        worst, square = worst.amax(each, keepdim=True), square.sum(each, keepdim=True)
-        return largest * spread, (2 * worst + last) * spread, (4 * square + last**2) * spread
-    if operation.kind == "relu":  # rounds nothing
-        return size, worst, square
-    gain, limit, kept = 1.0, torch.ones_like(size), 0.0
-    if operation.kind == "leaky_relu":
-        gain = max(1.0, abs(operation.number("slope")))
-        limit = gain * size
-    elif operation.kind == "clip":
-        kept = max(
-            [abs(v) for v in (operation.number("low"), operation.number("high")) if math.isfinite(v)], default=0.0
-        )
-        limit = size.clamp(min=kept)
-    # One product, the limits of a clip, or a curve that is not rounded correctly.
-    unit = EXTRA * UNIT * limit
-    return limit, gain * worst + unit, gain**2 * square + unit**2
+def _bend(operation: Operation, inputs: list[Errors]) -> Errors:
+    kind = KINDS[operation.kind]
+    if isinstance(kind, Other):
+        return kind.errors(operation, inputs)
+    if isinstance(kind, Curve):
+        return kind.errors(operation, inputs[0])
+    size, worst, square = (run_operation(operation, part) for part in inputs[0])
+    return size, worst, square

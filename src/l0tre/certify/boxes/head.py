@@ -7,7 +7,7 @@ from l0tre.certify.boxes.affine_forms import AffineForms, bend, least
 from l0tre.certify.boxes.grouped_products import in_groups
 from l0tre.certify.boxes.windowed import Windowed, errors
 from l0tre.certify.relax.interval import Interval, step
-from l0tre.certify.relax.supported import ELEMENTWISE
+from l0tre.certify.relax.supported import curve_bounds
 from l0tre.model.graph import run_operation
 
 __all__ = ["above", "form_ranges", "interval_margins", "margin_bytes", "margin_forms", "proves"]
@@ -105,7 +105,7 @@ def _whole(windowed: Windowed, place: int, image: Tensor, values: dict[int, Affi
     local = windowed.local
     operation = local.plan.graph.operations[place]
     sources = [values[source] for source in operation.inputs]
-    if operation.kind in ELEMENTWISE:
+    if curve_bounds(operation) is not None:
         source = operation.inputs[0]
         before, after = windowed.instance.base[source][image], windowed.instance.base[place][image]
         return bend(operation, sources[0], before, after, local.slack[source])

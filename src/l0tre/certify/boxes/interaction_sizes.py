@@ -1,10 +1,10 @@
 """A quick look at near pairs: how much two pixels can do together beyond what each does alone.
 
-Let ``a`` and ``b`` be what either does alone to the input of an operation ``f`` that never falls and whose slope is at
-most ``L``. Then ``f(x + a + b) - f(x + b)`` and ``f(x + a) - f(x)`` both lie between 0 and ``L a``, so they differ by
-``L |a|`` at the most, and likewise by ``L |b|``. What operations before have left, ``r``, adds ``L |r|``. For a max
-pool both lie between the least and the largest ``a`` of a patch. So sizes alone, carried where the windows meet, bound
-the interaction, for a fraction of the cost of forms; it is small unless the pixels are very near.
+Let ``a`` and ``b`` be what either does alone to the input of an operation ``f`` whose slopes, and zero, lie in a range
+of length ``L``. Then ``f(x + a + b) - f(x + b)`` and ``f(x + a) - f(x)`` are both ``a`` times such slopes, so they
+differ by ``L |a|`` at the most, and likewise by ``L |b|``. What operations before have left, ``r``, adds ``L |r|``.
+For a max pool both lie between the least and the largest ``a`` of a patch. So sizes alone, carried where the windows
+meet, bound the interaction, for a fraction of the cost of forms; it is small unless the pixels are very near.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,13 +12,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from l0tre.certify.boxes.pair_forms import PairPattern, Pixel, PixelForms, cut_out, map_interaction, patterns
 from l0tre.certify.boxes.window_forms import gather_dense
 from l0tre.certify.boxes.windowed import Windowed
-from l0tre.certify.relax.supported import NONLINEAR
-from l0tre.locality.local_part import need
+from l0tre.certify.relax.supported import curve_bounds, is_nonlinear
+from l0tre.locality.local_part import local_place, need
 from l0tre.locality.windows import Box, shifted
 from l0tre.model.graph import Operation
 
@@ -43,7 +42,7 @@ class Sizes:
 def make_sizes(windowed: Windowed, singles: PixelForms) -> Sizes:
     """The sizes of all single pixels."""
     operations = windowed.local.plan.graph.operations[: windowed.local.plan.cut + 1]
-    sources = {operation.inputs[0] for operation in operations if operation.kind in NONLINEAR}
+    sources = {operation.inputs[0] for operation in operations if is_nonlinear(operation)}
     up: dict[Pixel, dict[int, Tensor]] = {}
     down: dict[Pixel, dict[int, Tensor]] = {}
     for phase, tables in singles.tables.items():
@@ -94,8 +93,8 @@ def _bound(
         source, box = operation.inputs[0], pattern.meets[place]
         if not pattern.met(place):
             continue
-        if operation.kind in NONLINEAR:
-            wanted = (need(operation, box[0], 0), need(operation, box[1], 1)) if operation.kind == "max_pool" else box
+        if is_nonlinear(operation):
+            wanted = (need(operation, box[0], 0), need(operation, box[1], 1))
             before = shifted(rest[source], pattern.meets[source], wanted) if source in rest else None
             found = _bend(operation, [alone(side, source, wanted) for side in (0, 1)], before)
             rest[place] = site.clear(place, found[:, None])[:, 0]
@@ -109,14 +108,16 @@ def _bound(
 
 def _bend(operation: Operation, alone: Sequence[tuple[Tensor, Tensor]], rest: Tensor | None) -> Tensor:
     """The largest rest behind an operation that is not linear, ``[batch, C, rows, columns]``."""
-    if operation.kind == "max_pool":
+    curve = curve_bounds(operation)
+    if curve is None:
         sides = [_largest(operation, up) + _largest(operation, down) for up, down in alone]
         left = None if rest is None else _largest(operation, rest)
         slope = 1.0
     else:
         sides = [torch.maximum(up, down) for up, down in alone]
         left = rest
-        slope = max(1.0, operation.number("slope")) if operation.kind == "leaky_relu" else 1.0
+        least, most = curve.slopes(operation)
+        slope = most - min(0.0, least)
     result = torch.minimum(sides[0], sides[1])
     if left is not None:
         result += left
@@ -125,6 +126,4 @@ def _bend(operation: Operation, alone: Sequence[tuple[Tensor, Tensor]], rest: Te
 
 def _largest(operation: Operation, patches: Tensor) -> Tensor:
     """The largest values of patches that are laid out without padding."""
-    return functional.max_pool2d(
-        patches, operation.ints("kernel"), operation.ints("stride"), 0, operation.ints("dilation")
-    )
+    return local_place(operation).patches(operation, patches)

@@ -15,9 +15,9 @@ from torch import Tensor
 from l0tre.certify.boxes.affine_forms import AffineForms, bend, pool
 from l0tre.certify.boxes.window_forms import Items, LocalNetwork, Site, dense, dense_values, stages
 from l0tre.certify.boxes.windowed import Windowed
-from l0tre.certify.relax.supported import NONLINEAR
-from l0tre.locality.local_part import Span, need, overlap
-from l0tre.locality.windows import Box, common_part, convolve_window, shifted
+from l0tre.certify.relax.supported import is_nonlinear
+from l0tre.locality.local_part import Span, local_place, need, overlap, selects
+from l0tre.locality.windows import Box, common_part, convolve_window, patches, shifted, sums_products
 from l0tre.model.graph import Operation, run_operation
 
 __all__ = [
@@ -184,7 +184,7 @@ class PairPattern:
         operations = self.local.plan.graph.operations
         widest = max(1, dense_values(self.local, self.meets[-1]) // 2)
         for place, box in enumerate(self.meets):
-            wider = operations[place].kind == "max_pool" and self.met(place)
+            wider = selects(operations[place]) and self.met(place)
             sizes = [need(operations[place], span, axis).size if wider else span.size for axis, span in enumerate(box)]
             widest = max(widest, operations[place].shape[0] * sizes[0] * sizes[1])
         return 8 * widest * (12 * columns + 16)
@@ -220,17 +220,17 @@ def _bound(windowed: Windowed, singles: PixelForms, pattern: PairPattern, image:
         )
         if not pattern.met(place):
             continue
-        if operation.kind not in NONLINEAR:
+        if not is_nonlinear(operation):
             if source in rest:
                 rest[place] = _linear(site, place, rest[source])
             continue
-        wanted = (need(operation, box[0], 0), need(operation, box[1], 1)) if operation.kind == "max_pool" else box
+        wanted = (need(operation, box[0], 0), need(operation, box[1], 1))
         together = alone(source, wanted)
         if source in rest:
             now = pattern.meets[source]
             together = [a.add_(shifted(b, now, wanted)) for a, b in zip(together, rest[source], strict=True)]
         forms = AffineForms(together[0], together[1])
-        if operation.kind == "max_pool":
+        if selects(operation):
             before, after = site.own(source, wanted, float("-inf")), site.own(place, box)
             forms = pool(operation, forms, before, after, local.slack[source], (box[0].size, box[1].size))
         else:
@@ -268,9 +268,8 @@ def map_interaction(site: Site, place: int, operation: Operation, rest: Tensor) 
     """Numbers ``[items, columns, C, rows, columns]`` behind a linear operation, or the one of its absolute weights."""
     box, now = site.windows[place], site.windows[operation.inputs[0]]
     wanted = (need(operation, box[0], 0), need(operation, box[1], 1))
-    if operation.kind == "conv":
-        return site.clear(
-            place, convolve_window(site.local.plan, operation, rest[:, :, None], now, wanted, box)[:, :, 0]
-        )
-    moved, scale = shifted(rest, now, wanted), operation.tensors.get("scale")
-    return moved if scale is None else moved * scale
+    if sums_products(operation):
+        moved = convolve_window(site.local.plan, operation, rest[:, :, None], now, wanted, box)[:, :, 0]
+    else:
+        moved = patches(operation, shifted(rest, now, wanted)[:, :, None])[:, :, 0]
+    return site.clear(place, moved) if local_place(operation).spills else moved

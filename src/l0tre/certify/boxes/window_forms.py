@@ -8,12 +8,11 @@ from torch import Tensor
 
 from l0tre.certify.boxes.affine_forms import AffineForms, bend, pool
 from l0tre.certify.boxes.grouped_products import in_groups
-from l0tre.certify.relax.instance import Instance, without_constants
-from l0tre.certify.relax.interval import absolute
+from l0tre.certify.relax.instance import Instance
 from l0tre.certify.relax.plan import Plan
-from l0tre.certify.relax.supported import ELEMENTWISE
-from l0tre.locality.local_part import LocalPlan, Span, need, plan_local, spans
-from l0tre.locality.windows import Box, convolve_window, shifted
+from l0tre.certify.relax.supported import absolute, curve_bounds, plain
+from l0tre.locality.local_part import LocalPlan, Span, local_place, need, plan_local, selects, spans
+from l0tre.locality.windows import Box, convolve_window, patches, shifted, sums_products
 from l0tre.model.graph import Operation, run_operation
 
 __all__ = [
@@ -101,14 +100,14 @@ def make_local(plan: Plan) -> LocalNetwork | None:
         or local.head != "linear"
         or any(place not in plan.receptive_fields for place in range(local.cut + 1))
         or any(
-            operation.kind == "max_pool" for operation in local.graph.operations[local.tail :]
+            selects(operation) for operation in local.graph.operations[local.tail :]
         )  # its forms are those of windows
     ):
         return None
     sizes = [plan.receptive_fields[place].size for place in range(local.cut + 1)]
     return LocalNetwork(
         local,
-        tuple(without_constants(operation) for operation in plan.graph.operations),
+        tuple(plain(operation) for operation in plan.graph.operations),
         tuple(absolute(operation) for operation in plan.graph.operations),
         # AffineForms are added and subtracted more often than the rows that the plan's errors are meant for.
         tuple(4 * float(slack.max()) for slack in plan.slack),
@@ -262,27 +261,25 @@ def _through(site: Site, place: int, operation: Operation, sources: Sequence[Aff
         forms = sources[number]
         return AffineForms(*(shifted(part, origins[number], wanted) for part in (forms.centre, forms.radius)))
 
-    if operation.kind in ELEMENTWISE:
+    if curve_bounds(operation) is not None:
         before = site.own(source, box)
         result = bend(operation, moved(0, box), before, run_operation(operation, before), local.slack[source])
         return site.inside(place, result)
     wanted = (need(operation, box[0], 0), need(operation, box[1], 1))
-    if operation.kind == "max_pool":
+    if selects(operation):
         before, after = site.own(source, wanted, float("-inf")), site.own(place, box)
         result = pool(operation, moved(0, wanted), before, after, local.slack[source], (box[0].size, box[1].size))
         return site.inside(place, result)
-    if operation.kind == "conv":
+    kinds = ((operation, sources[0].centre), (local.positive[place], sources[0].radius))
+    if sums_products(operation):
         parts = [
             convolve_window(local.plan, kind, part[:, :, None], origins[0], wanted, box)[:, :, 0]
-            for kind, part in ((operation, sources[0].centre), (local.positive[place], sources[0].radius))
+            for kind, part in kinds
         ]
-        return site.inside(place, AffineForms(parts[0], parts[1]))
-    if operation.kind == "pad":
-        return moved(0, wanted)
-    if operation.kind == "scale":
-        forms, scale = moved(0, box), operation.tensors.get("scale")
-        return forms if scale is None else AffineForms(forms.centre * scale, forms.radius * scale.abs())
-    raise AssertionError(f"{operation.kind} is not local")
+    else:
+        parts = [patches(kind, shifted(part, origins[0], wanted)[:, :, None])[:, :, 0] for kind, part in kinds]
+    forms = AffineForms(parts[0], parts[1])
+    return site.inside(place, forms) if local_place(operation).spills else forms
 
 
 def dense(site: Site, forms: AffineForms, heads: tuple[Tensor, Tensor]) -> AffineForms:

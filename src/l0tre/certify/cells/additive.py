@@ -13,7 +13,7 @@ from torch import Tensor
 from l0tre.certify.regions.nodes import Nodes, split_boxes
 from l0tre.certify.relax.bounds import bound
 from l0tre.certify.relax.instance import Instance, smallest
-from l0tre.certify.relax.supported import NONLINEAR
+from l0tre.certify.relax.supported import is_nonlinear
 
 __all__ = ["PixelLosses", "apart", "can_add", "make_losses", "sum_proves"]
 
@@ -38,7 +38,7 @@ class PixelLosses:
 def can_add(instance: Instance) -> bool:
     """Whether groups are pixels and everything behind the windows is linear."""
     plan = instance.plan
-    curved = [position for position, operation in enumerate(plan.graph.operations) if operation.kind in NONLINEAR]
+    curved = [position for position, operation in enumerate(plan.graph.operations) if is_nonlinear(operation)]
     return (
         instance.slot_of_pixel is not None
         and bool(curved)

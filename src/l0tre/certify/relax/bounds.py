@@ -11,7 +11,7 @@ from l0tre.certify.relax.crown import LinearBound, carry, carry_window, neuron_r
 from l0tre.certify.relax.instance import Instance, table_row
 from l0tre.certify.relax.interval import Interval, step
 from l0tre.certify.relax.relaxation import Relaxation, relax
-from l0tre.certify.relax.supported import NONLINEAR
+from l0tre.certify.relax.supported import curve_bounds, is_nonlinear
 
 __all__ = ["Bounds", "batch_sizes", "bound", "input_ranges", "is_proved"]
 
@@ -88,11 +88,11 @@ def _relaxations(
     ranges: dict[int, Interval] = {}
     lines: dict[int, Relaxation] = {}
     signs: list[Tensor] = []
-    final = max((p for p, operation in enumerate(graph) if operation.kind in NONLINEAR), default=0)
+    final = max((p for p, operation in enumerate(graph) if is_nonlinear(operation)), default=0)
     boxes = nodes.low is not None
     for position in range(final + 1):
         operation = graph[position]
-        if operation.kind in NONLINEAR:
+        if is_nonlinear(operation):
             # Before its own range: rows that start behind this operation go through its lines.
             source = operation.inputs[0]
             if kept is not None:
@@ -195,10 +195,9 @@ def _refine(
 ) -> None:
     """Tighten ranges in place, of the neurons whose sign the intervals leave open; of all that move before a curve."""
     plan = instance.plan
-    curved = any(
-        position in reader.inputs and reader.kind in NONLINEAR and reader.kind not in ("relu", "leaky_relu")
-        for reader in plan.graph.operations
-    )
+    readers = [reader for reader in plan.graph.operations if position in reader.inputs and is_nonlinear(reader)]
+    curves = [curve_bounds(reader) for reader in readers]
+    curved = any(curve is None or not curve.by_sign for curve in curves)
     low, high = (ends.view(len(nodes), -1) for ends in values)
     open_ = high - low > 4 * plan.slack[position].flatten() if curved else (low < 0) & (high > 0)
     if bool(open_.any()):

@@ -10,15 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from l0tre.certify.relax.plan import Plan, conv_backward
+from l0tre.certify.relax.plan import Plan, backward, backward_window
 from l0tre.certify.relax.relaxation import Relaxation
-from l0tre.certify.relax.supported import ELEMENTWISE
+from l0tre.certify.relax.supported import is_nonlinear
+from l0tre.locality.local_part import local_place
 from l0tre.model.graph import Operation
 
-__all__ = ["LinearBound", "carry", "carry_window", "neuron_rows", "through_linear", "window_rows"]
+__all__ = ["LinearBound", "carry", "carry_window", "neuron_rows", "window_rows"]
 
 GetLines = Callable[[int], Relaxation]
 
@@ -66,7 +66,7 @@ def carry(plan: Plan, start: int, rows: Tensor, lines: GetLines, changes: int = 
             continue
         rows = open_.pop(position)
         operation = plan.graph.operations[position]
-        if operation.kind in ELEMENTWISE or operation.kind == "max_pool":
+        if is_nonlinear(operation):
             picked = lines(position)
             if changes and position in plan.receptive_fields:
                 plane = plan.graph.operations[0].shape[1:]
@@ -81,7 +81,7 @@ def carry(plan: Plan, start: int, rows: Tensor, lines: GetLines, changes: int = 
                 rows = rows.new_zeros(*rows.shape[:2], size).scatter_add_(2, index, rows)
             parts = [rows]
         else:
-            parts = through_linear(plan, position, operation, rows)
+            parts = backward(plan, position, rows)
         for source, part in zip(operation.inputs, parts, strict=True):
             open_[source] = open_[source] + part if source in open_ else part
     if 0 not in open_:  # the rows do not depend on the input
@@ -127,59 +127,6 @@ def _by_sign(rows: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
         return torch.where(rows > 0, positive, negative).mul_(rows)
     # On a CPU choosing element by element is several times slower than arithmetic.
     return (rows.clamp(min=0) * positive).addcmul_(rows.clamp(max=0), negative)
-
-
-def through_linear(plan: Plan, position: int, operation: Operation, rows: Tensor) -> list[Tensor]:
-    """Coefficients of a linear operation's inputs."""
-    batch, count, _ = rows.shape
-    source = plan.graph.operations[operation.inputs[0]].shape
-    if operation.kind == "conv":
-        _, height, width = operation.shape
-        return [conv_backward(plan, position, rows.flatten(0, 1), height, width, whole=True).view(batch, count, -1)]
-    if operation.kind == "linear":
-        weight = operation.tensors["weight"]
-        return [(rows.view(batch, count, -1, weight.shape[0]) @ weight).flatten(2)]
-    shaped = rows.view(batch, count, *operation.shape)
-    if operation.kind == "scale":
-        scale = operation.tensors.get("scale")
-        shaped = shaped if scale is None else shaped * scale
-        return [_collect(shaped, source)]
-    if operation.kind == "reshape":
-        return [rows]
-    if operation.kind == "transpose":
-        forward = operation.ints("permutation")
-        inverse = [forward.index(d) + 2 for d in range(len(forward))]
-        return [shaped.permute(0, 1, *inverse).flatten(2)]
-    if operation.kind == "pad":
-        return [_unpad(operation, shaped).flatten(2)]
-    if operation.kind == "mean":
-        dims = operation.ints("dims")
-        kept = [1 if d in dims else size for d, size in enumerate(source)]
-        share = 1.0
-        for d in dims:
-            share /= source[d]
-        return [(shaped.reshape(batch, count, *kept) * share).expand(batch, count, *source).flatten(2)]
-    if operation.kind == "concat":
-        dim = int(operation.number("dim"))
-        sizes = [plan.graph.operations[s].shape[dim] for s in operation.inputs]
-        return [part.flatten(2) for part in shaped.split(sizes, dim + 2)]
-    second = plan.graph.operations[operation.inputs[1]].shape
-    return [_collect(shaped, source), _collect(shaped if operation.kind == "add" else -shaped, second)]
-
-
-def _collect(shaped: Tensor, source: tuple[int, ...]) -> Tensor:
-    """Sum over the dimensions along which an input of shape ``source`` was repeated."""
-    lead = shaped.ndim - 2 - len(source)
-    if lead:
-        shaped = shaped.sum(tuple(range(2, 2 + lead)))
-    repeated = [d + 2 for d, size in enumerate(source) if size == 1 and shaped.shape[d + 2] > 1]
-    if repeated:
-        shaped = shaped.sum(repeated, keepdim=True)
-    return shaped.flatten(2)
-
-
-def _unpad(operation: Operation, shaped: Tensor) -> Tensor:
-    return F.pad(shaped, [-amount for amount in operation.ints("padding")])
 
 
 def neuron_rows(plan: Plan, position: int, neurons: Tensor) -> tuple[int, Tensor]:
@@ -249,7 +196,7 @@ def carry_window(
     position = start
     while position:
         operation = plan.graph.operations[position]
-        if operation.kind in ELEMENTWISE or operation.kind == "max_pool":
+        if is_nonlinear(operation):
             picked = _window_lines(operation, window, lines(position), batch)
             if changes:
                 # Windows of one layer lie alike on the windows of the input: what they see begins at their corner.
@@ -263,16 +210,10 @@ def carry_window(
                 rows, more = _through_lines(window.rows.flatten(2), picked)
             constant += more
             window.rows = rows.view(window.rows.shape)
-            if operation.kind == "max_pool":
+            if lines(position).index is not None:
                 _window_pool(plan, operation, window, lines(position), batch)
-        elif operation.kind == "conv":
-            _window_conv(plan, position, operation, window)
-        elif operation.kind == "pad":
-            left, _, top, *_ = (*operation.ints("padding"), 0, 0)
-            window.top, window.left = window.top - top, window.left - left
-            _cut(window, plan.graph.operations[operation.inputs[0]].shape)
-        elif "scale" in operation.tensors:
-            window.rows = window.rows * _window_scale(operation, window)
+        else:
+            _window_linear(plan, position, window)
         position = operation.inputs[0]
     return LinearBound(window.rows.flatten(2), constant, local, window.top, window.left, seen)
 
@@ -293,29 +234,24 @@ def _window_lines(operation: Operation, window: _Window, lines: Relaxation, batc
     return Relaxation(lines.maps.flatten(1)[:, index])
 
 
-def _window_conv(plan: Plan, position: int, operation: Operation, window: _Window) -> None:
-    batch, count, _, height, width = window.rows.shape
-    source = plan.graph.operations[operation.inputs[0]].shape
-    rows = conv_backward(plan, position, window.rows.flatten(0, 1).flatten(1), height, width, whole=False)
-    size = [
-        (length - 1) * stride + dilation * (kernel - 1) + 1
-        for length, stride, dilation, kernel in zip(
-            (height, width),
-            operation.ints("stride"),
-            operation.ints("dilation"),
-            operation.tensors["weight"].shape[2:],
-            strict=True,
-        )
-    ]
-    window.rows = rows.view(batch, count, source[0], *size)
+def _window_linear(plan: Plan, position: int, window: _Window) -> None:
+    operation, (batch, count) = plan.graph.operations[position], window.rows.shape[:2]
+
+    def at(values: Tensor) -> Tensor:
+        picked = values.reshape(-1)[_window_index(window, operation.shape)][:, None]
+        return picked.expand(-1, count, -1, -1, -1).flatten(0, 1)
+
+    rows = backward_window(plan, position, window.rows.flatten(0, 1), at)
+    window.rows = rows.view(batch, count, *rows.shape[1:])
     _move(plan, operation, window)
 
 
 def _move(plan: Plan, operation: Operation, window: _Window) -> None:
-    """From positions of a convolution's outputs to those of its inputs."""
-    (stride_y, stride_x), (pad_y, pad_x) = operation.ints("stride"), operation.ints("padding")
-    window.top, window.left = window.top * stride_y - pad_y, window.left * stride_x - pad_x
-    if pad_y or pad_x:
+    """From positions of a linear operation's outputs to those of its inputs."""
+    rows, columns = (local_place(operation).window(operation, axis) for axis in (0, 1))
+    window.top = window.top * rows.stride - rows.padding
+    window.left = window.left * columns.stride - columns.padding
+    if rows.padding or columns.padding:
         _cut(window, plan.graph.operations[operation.inputs[0]].shape)
 
 
@@ -327,18 +263,10 @@ def _window_pool(plan: Plan, operation: Operation, window: _Window, lines: Relax
     chosen = lines.index.flatten()[
         (_window_index(window, operation.shape) + (batch * lines.index.shape[1])[:, None, None, None])
     ]
-    size = [
-        (length - 1) * stride + dilation * (kernel - 1) + 1
-        for length, stride, dilation, kernel in zip(
-            window.rows.shape[3:],
-            operation.ints("stride"),
-            operation.ints("dilation"),
-            operation.ints("kernel"),
-            strict=True,
-        )
-    ]
-    (stride_y, stride_x), (pad_y, pad_x) = operation.ints("stride"), operation.ints("padding")
-    top, left = window.top * stride_y - pad_y, window.left * stride_x - pad_x
+    rows_seen, columns_seen = (local_place(operation).window(operation, axis) for axis in (0, 1))
+    size = (rows_seen.sees(window.rows.shape[3]), columns_seen.sees(window.rows.shape[4]))
+    top = window.top * rows_seen.stride - rows_seen.padding
+    left = window.left * columns_seen.stride - columns_seen.padding
     channel, place = chosen // (source_height * source_width), chosen % (source_height * source_width)
     y = place // source_width - top[:, None, None, None]
     x = place % source_width - left[:, None, None, None]
@@ -350,19 +278,6 @@ def _window_pool(plan: Plan, operation: Operation, window: _Window, lines: Relax
     window.rows = target.view(*rows.shape[:2], source[0], *size)
     window.top, window.left = top, left
     _cut(window, source)
-
-
-def _window_scale(operation: Operation, window: _Window) -> Tensor:
-    scale = (
-        operation.tensors["scale"].expand(operation.shape)
-        if operation.tensors["scale"].ndim
-        else operation.tensors["scale"]
-    )
-    if scale.ndim == 0:
-        return scale
-    if operation.tensors["scale"].ndim == 3 and operation.tensors["scale"].shape[1:] == (1, 1):
-        return scale[:, :1, :1]
-    return scale.reshape(-1)[_window_index(window, operation.shape)][:, None]
 
 
 def _cut(window: _Window, shape: tuple[int, ...]) -> None:

@@ -1,15 +1,16 @@
 """Images under proof: their ranges in tree order, their own values in every layer, tables of the first layer."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from l0tre.certify.regions.tree import Tree
 from l0tre.certify.relax.plan import Plan, base_values
+from l0tre.certify.relax.supported import plain
 from l0tre.domain import Domain
-from l0tre.model.graph import Operation, run_operation
+from l0tre.model.graph import run_operation
 
 __all__ = [
     "Halted",
@@ -19,7 +20,6 @@ __all__ = [
     "smallest",
     "table_row",
     "table_size",
-    "without_constants",
 ]
 
 
@@ -238,7 +238,7 @@ def _jacobian(plan: Plan, position: int) -> Tensor:
     count = plan.slack[0].numel()
     result = torch.empty(count, plan.slack[position].numel(), dtype=torch.float64, device=plan.device)
     # Without constants, rather than less the value at zero: that difference would cancel, and domains can be wide.
-    linear = {place: without_constants(operations[place]) for place in _ancestors(plan, position) - {0}}
+    linear = {place: plain(operations[place]) for place in _ancestors(plan, position) - {0}}
     size = max(1, 2**24 // max(count, result.shape[1]))
     unit = torch.eye(count, dtype=torch.float64, device=plan.device)
     for start in range(0, count, size):
@@ -247,13 +247,6 @@ def _jacobian(plan: Plan, position: int) -> Tensor:
             values[place] = run_operation(operation, *(values[source] for source in operation.inputs))
         result[start : start + size] = values[position].flatten(1)
     return result
-
-
-def without_constants(operation: Operation) -> Operation:
-    """A linear operation on differences: its constants drop out."""
-    tensors = {key: value for key, value in operation.tensors.items() if key not in ("bias", "shift")}
-    attributes = {**operation.attributes, "value": 0.0} if operation.kind == "pad" else operation.attributes
-    return replace(operation, tensors=tensors, attributes=attributes)
 
 
 def _table(instance: Instance, position: int, ranks: int) -> Tensor:
