@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from l0tre.model.call_site import Missing, Site, Size, UnsupportedOperationError, Var
+from l0tre.model.operations.importers import ATEN
+from l0tre.model.operations.silu import silu_of
 
 __all__ = ["CONSTANT_ONLY", "OPERATORS", "UnsupportedOperationError", "same"]
 
@@ -121,6 +123,9 @@ def _batch_norm(site: Site, a: Arguments) -> object:
 
 def _combine(site: Site, op: str, x: object, y: object) -> Var:
     first, second = site.variable(x), site.variable(y)
+    swish = silu_of(site.builder.operations, first, second) if op == "mul" else None
+    if swish is not None:
+        return site.add("silu", [swish])
     if len(site.sample(first)) != len(site.sample(second)):
         raise site.refuse(f"combines samples of shapes {site.sample(first)} and {site.sample(second)}")
     return site.add(op, [first, second])
@@ -311,6 +316,7 @@ _max_pool, _adaptive_avg_pool = _pool("max_pool"), _adaptive_pool("avg_pool")
 
 # By operator and overload; an operator that works in place is found under the name of the one that does not.
 OPERATORS: Mapping[str, Handler] = {
+    **ATEN,
     "aten.conv2d.default": _conv,
     "aten.conv2d.padding": _conv,
     "aten.convolution.default": _conv,

@@ -62,6 +62,10 @@ class Site:
         """Append an operation to the graph."""
         return Var(self.builder.add(kind, inputs, tensors, name=self.name, **settings))
 
+    def same(self, source: int) -> Var:
+        """The value of an operation that is there already."""
+        return Var(source)
+
     def sample(self, source: int) -> tuple[int, ...]:
         """Shape of one sample of an operation."""
         return self.builder.shape(source)

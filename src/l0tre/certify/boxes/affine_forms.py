@@ -13,6 +13,7 @@ from torch import Tensor
 
 from l0tre.certify.relax.interval import Interval
 from l0tre.certify.relax.relaxation import relax
+from l0tre.certify.relax.supported import curve_bounds
 from l0tre.model.graph import Operation
 
 __all__ = ["AffineForms", "bend", "least", "pool"]
@@ -52,8 +53,7 @@ def bend(operation: Operation, forms: AffineForms, before: Tensor, after: Tensor
     """Go through an elementwise operation.
 
     Args:
-        operation: Of one of the kinds in ``support.ELEMENTWISE``: none of them falls, so its lines have no
-            negative slope.
+        operation: One that ``supported.curve_bounds`` knows.
         forms: Its input.
         before: The image's own inputs ``[batch, *shape]``.
         after: The image's own outputs.
@@ -65,8 +65,15 @@ def bend(operation: Operation, forms: AffineForms, before: Tensor, after: Tensor
     lower, upper = forms.centre - forms.radius, forms.centre + forms.radius
     low, high = _ranges(lower, upper, before, slack)
     below, above, gap_below, gap_above = relax(operation, low, high, before, after).maps.view(4, *low.shape)
-    lower *= below[:, None]
-    upper *= above[:, None]
+    curve = curve_bounds(operation)
+    if curve is None or curve.slopes(operation)[0] < 0:  # where a line falls, the other side of the input counts
+        lower, upper = (
+            lower * below.clamp(min=0)[:, None] + upper * below.clamp(max=0)[:, None],
+            upper * above.clamp(min=0)[:, None] + lower * above.clamp(max=0)[:, None],
+        )
+    else:
+        lower *= below[:, None]
+        upper *= above[:, None]
     lower[:, 0] += gap_below
     upper[:, 0] += gap_above
     return _middle(lower, upper)

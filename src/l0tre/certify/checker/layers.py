@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from l0tre.certify.checker.curves import CURVES
 from l0tre.model.graph import Operation
 
 __all__ = ["Layers", "ReceptiveField", "make_layers"]
 
-BY_PLACE = ("relu", "leaky_relu", "clip", "sigmoid", "tanh", "scale")
+BY_PLACE = ("relu", "leaky_relu", "clip", "sigmoid", "tanh", "scale", *CURVES)
 BY_KERNEL = ("conv", "max_pool", "avg_pool")
 
 
@@ -105,6 +106,9 @@ def _reach(operation: Operation, shapes: list[tuple[int, ...]], sources: list[Re
         kernel: tuple[int, ...] = (1, 1)
         stride: tuple[int, ...] = (1, 1)
         dilation: tuple[int, ...] = (1, 1)
+    elif operation.kind == "slice":
+        (_, top, left), (_, *paces) = operation.ints("starts"), operation.ints("steps")
+        before, kernel, stride, dilation = (-top, -left), (1, 1), tuple(paces), (1, 1)
     elif operation.kind in BY_KERNEL:
         before, kernel, stride, dilation = _kernel(operation)
     else:
@@ -128,4 +132,4 @@ def _same_everywhere(operation: Operation, source: tuple[int, ...]) -> bool:
         return bool(operation.attributes["count_include_pad"]) or not any(operation.ints("padding"))
     if operation.kind == "pad":
         return source[0] == operation.shape[0]
-    return operation.kind in BY_PLACE or operation.kind in BY_KERNEL
+    return operation.kind in BY_PLACE or operation.kind in BY_KERNEL or operation.kind == "slice"

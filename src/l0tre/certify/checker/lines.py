@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from l0tre.certify.checker.curves import CURVES, curve_lines
 from l0tre.model.graph import Operation, run_operation
 
 __all__ = ["Around", "Relaxation", "around", "make_lines"]
@@ -78,6 +79,8 @@ def make_lines(operation: Operation, low: Tensor, high: Tensor, own: Tensor | No
         return _max_lines(operation, low, high)
     low, high = low.flatten(1), high.flatten(1)
     own = None if own is None else own.flatten()
+    if operation.kind in CURVES:
+        return Relaxation(*curve_lines(operation, low, high, own))
     if operation.kind == "clip":
         return _clip_lines(operation, low, high, own)
     if operation.kind in ("relu", "leaky_relu"):

@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from l0tre.certify.checker.curves import CURVES, curve_range, gain_of
 from l0tre.certify.checker.layers import Layers, make_layers
 from l0tre.certify.checker.lines import Around, around, make_lines
 from l0tre.certify.checker.minimum import Boxes, Cells, Scope, Spread, least, make_scope
@@ -34,7 +35,7 @@ from l0tre.model.graph import Graph, Operation, run_operation
 __all__ = ["Bounder", "lower_margins", "make_bounder", "own_margin"]
 
 LINEAR = frozenset(
-    ("conv", "linear", "scale", "reshape", "transpose", "pad", "mean", "avg_pool", "add", "sub", "concat")
+    ("conv", "linear", "scale", "reshape", "transpose", "pad", "mean", "avg_pool", "add", "sub", "concat", "slice")
 )
 UNIT = 2.0**-53
 SAFETY = 32.0
@@ -132,6 +133,9 @@ def _steepness(operation: Operation) -> tuple[float, float]:
         return 2.0, 6 * sum(abs(v) for v in (operation.number("low"), operation.number("high")) if math.isfinite(v))
     if operation.kind in ("sigmoid", "tanh"):
         return 1.0, 4.0
+    curve = gain_of(operation)
+    if curve is not None:
+        return curve[0], 4 * curve[1]
     name = f"{operation.kind} ({operation.name})" if operation.name else operation.kind
     raise CertificateError(f"operation {name} cannot be bounded: certificates are for networks without it")
 
@@ -201,7 +205,7 @@ def _lower_margins(bounder: Bounder, spread: Spread, label: int, *, touching: bo
             lines[position] = around(
                 make_lines(operation, *ranges[source], own), bounder.own[source], bounder.own[position]
             )
-            low, high = (run_operation(operation, end) for end in ranges[source])
+            low, high = _curve_interval(operation, *ranges[source])
         finite &= torch.isfinite(low).flatten(1).all(1) & torch.isfinite(high).flatten(1).all(1)
         most = bounder.limit[position] + bounder.slack[position]
         low = torch.maximum(low - bounder.slack[position], -most)
@@ -255,6 +259,13 @@ def _hull_of_cells(scope: Scope, cells: Cells, image: Tensor) -> Range:
         # No position is in two groups; those past the end are one, of no value.
         free[:, column] = member
     return image + scope.low[:-1] * free[:, :-1], image + scope.high[:-1] * free[:, :-1]
+
+
+def _curve_interval(operation: Operation, low: Tensor, high: Tensor) -> Range:
+    """The range behind an operation that is not linear; all but the ones of ``CURVES`` never fall."""
+    if operation.kind in CURVES:
+        return curve_range(operation, low, high)
+    return run_operation(operation, low), run_operation(operation, high)
 
 
 def _interval(operation: Operation, ranges: list[Range]) -> Range:

@@ -163,6 +163,8 @@ def carry_windows(
         elif operation.kind == "pad":
             left, _, top, *_ = (*operation.ints("padding"), 0, 0)
             rows, window = _cut(rows, replace(window, top=window.top - top, left=window.left - left), source)
+        elif operation.kind == "slice":
+            rows, window = _unsliced(operation, source, rows, window)
         else:
             moved = _source_window(operation, window)
             blank = replace(operation, attributes={**operation.attributes, "padding": (0, 0)})
@@ -217,6 +219,16 @@ def _transposed(operation: Operation, shapes: list[tuple[int, ...]], rows: Tenso
     back = torch.func.vjp(lambda *inputs: run_operation(operation, *inputs), *zeros)[1]
     parts = torch.func.vmap(back)(rows.flatten(0, 1)[:, None])
     return [part.view(*rows.shape[:2], *shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
+def _unsliced(operation: Operation, source: tuple[int, ...], rows: Tensor, window: Window) -> tuple[Tensor, Window]:
+    """Rows of a slice's outputs as rows of the inputs between the first and the last that it takes."""
+    (channel, top, left), (_, down, right) = operation.ints("starts"), operation.ints("steps")
+    height, width = (window.size[0] - 1) * down + 1, (window.size[1] - 1) * right + 1
+    moved = Window(window.top * down + top, window.left * right + left, (height, width))
+    settings = {**operation.attributes, "starts": (channel, 0, 0), "sizes": (operation.shape[0], *window.size)}
+    rows = _transposed(replace(operation, attributes=settings), [(source[0], height, width)], rows)[0]
+    return _cut(rows, moved, source)
 
 
 def _source_window(operation: Operation, window: Window) -> Window:

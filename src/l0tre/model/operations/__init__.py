@@ -6,6 +6,7 @@ from l0tre.model.operations.arithmetic import ADD, MUL, SUB
 from l0tre.model.operations.avg_pool import AVG_POOL
 from l0tre.model.operations.clip import CLIP
 from l0tre.model.operations.conv import CONV
+from l0tre.model.operations.elu import ELU, SOFTPLUS
 from l0tre.model.operations.kind import OperationKind
 from l0tre.model.operations.linear import LINEAR
 from l0tre.model.operations.max_pool import MAX_POOL
@@ -15,6 +16,8 @@ from l0tre.model.operations.relu import LEAKY_RELU, RELU
 from l0tre.model.operations.scale import SCALE
 from l0tre.model.operations.shape import CONCAT, PAD, RESHAPE, TRANSPOSE
 from l0tre.model.operations.sigmoid import SIGMOID, TANH
+from l0tre.model.operations.silu import GELU, GELU_TANH, HARD_SWISH, SILU
+from l0tre.model.operations.slice import SLICE
 from l0tre.model.operations.softmax import LOG_SOFTMAX, SOFTMAX
 
 __all__ = ["KINDS", "Attribute", "Operation"]
@@ -28,12 +31,19 @@ KINDS: Mapping[str, OperationKind] = {
     "sigmoid": SIGMOID,
     "tanh": TANH,
     "clip": CLIP,
+    "elu": ELU,
+    "softplus": SOFTPLUS,
+    "silu": SILU,
+    "gelu": GELU,
+    "gelu_tanh": GELU_TANH,
+    "hard_swish": HARD_SWISH,
     "max_pool": MAX_POOL,
     "avg_pool": AVG_POOL,
     "mean": MEAN,
     "reshape": RESHAPE,
     "transpose": TRANSPOSE,
     "pad": PAD,
+    "slice": SLICE,
     "add": ADD,
     "sub": SUB,
     "mul": MUL,

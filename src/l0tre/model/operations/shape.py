@@ -72,8 +72,20 @@ def _pad_backward(operation: Operation, rows: Tensor, _: Sequence[tuple[int, ...
     return [F.pad(rows, [-amount for amount in operation.ints("padding")])]
 
 
-def _pad_backward_window(_: Operation, rows: Tensor, __: At) -> Tensor:
-    return rows
+def _channels(operation: Operation) -> tuple[int, int]:
+    """Channels before and behind."""
+    first, last = (*operation.ints("padding"), 0, 0, 0, 0)[4:6]
+    return first, last
+
+
+def _pad_backward_window(operation: Operation, rows: Tensor, _: At) -> Tensor:
+    first, last = _channels(operation)
+    return rows[:, first : rows.shape[1] - last] if first or last else rows
+
+
+def _pad_patches(operation: Operation, x: Tensor) -> Tensor:
+    first, last = _channels(operation)
+    return F.pad(x, (0, 0, 0, 0, first, last)) if first or last else x
 
 
 def _pad_window(operation: Operation, axis: int) -> Window:
@@ -82,7 +94,7 @@ def _pad_window(operation: Operation, axis: int) -> Window:
 
 
 def _pad_sees(operation: Operation, source: tuple[int, ...]) -> bool:
-    return source[0] == operation.shape[0]
+    return len(source) == 3 == len(operation.shape)
 
 
 RESHAPE = Linear(
@@ -117,7 +129,7 @@ PAD = Linear(
     absolute=_pad_absolute,
     summing="move",
     terms=two_terms,
-    place=Local(_pad_sees, always, _pad_window, lambda _, x: x, spills=False),
+    place=Local(_pad_sees, always, _pad_window, _pad_patches, spills=False),
     bounds=LinearBounds(
         magnitude=_pad_magnitude,
         plain=_pad_plain,
