@@ -50,14 +50,15 @@ def _silu(_: Operation, x: Tensor) -> Tensor:
 
 def _gelu(_: Operation, x: Tensor) -> Tensor:
     x = x.clamp(-60.0, 60.0)
-    return torch.special.ndtr(x) + x * torch.exp(-x.square() / 2) * (2 * math.pi) ** -0.5
+    share: Tensor = torch.special.ndtr(x)
+    return share + x * torch.exp(-x.square() / 2) / math.sqrt(2 * math.pi)
 
 
 def _gelu_tanh(_: Operation, x: Tensor) -> Tensor:
     x = x.clamp(-60.0, 60.0)
     rate = math.sqrt(2 / math.pi)
-    share = torch.sigmoid(2 * rate * (x + 0.044715 * x**3))  # (1 + tanh(u)) / 2 is the sigmoid of 2 u
-    rest = torch.sigmoid(-2 * rate * (x + 0.044715 * x**3))
+    share = torch.sigmoid(2 * rate * (x + 0.044715 * x * x.square()))  # (1 + tanh(u)) / 2 is the sigmoid of 2 u
+    rest = torch.sigmoid(-2 * rate * (x + 0.044715 * x * x.square()))
     return share + x * 2 * share * rest * rate * (1 + 0.134145 * x.square())
 
 

@@ -1,7 +1,9 @@
 """Slices: starts, steps and sizes for every dimension of a sample, and the shape of what is sliced (source)."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from torch import Tensor
 
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     from l0tre.model.onnx_call import Call
 
 __all__ = ["ATEN", "ONNX", "SLICE"]
+
+T = TypeVar("T")
 
 
 def _slices(operation: Operation) -> list[slice]:
@@ -33,7 +37,7 @@ def _backward(operation: Operation, rows: Tensor, sources: Sequence[tuple[int, .
 
 
 def _backward_window(operation: Operation, rows: Tensor, _: At) -> Tensor:
-    _, *steps = operation.ints("steps")
+    steps = operation.ints("steps")[1:]
     height, width = ((length - 1) * step + 1 for length, step in zip(rows.shape[2:], steps, strict=True))
     result = rows.new_zeros(len(rows), operation.ints("source")[0], height, width)
     result[:, _slices(operation)[0], :: steps[0], :: steps[1]] = rows
@@ -70,25 +74,37 @@ SLICE = Linear(
 )
 
 
-def _settings(
-    builder: "GraphBuilder", source: int, slices: Mapping[int, slice]
-) -> tuple[int, dict[str, tuple[int, ...]]]:
-    """What a slice along some dimensions of a sample reads, and its attributes: a slice of a slice is one slice."""
+@dataclass(frozen=True)
+class _Sliced:
+    """What a slice reads and takes."""
+
+    source: int
+    shape: tuple[int, ...]
+    ranges: list[range]
+
+    def add(self, add: Callable[..., T]) -> T:
+        """Add the operation by a function that takes its attributes."""
+        return add(
+            starts=tuple(taken.start for taken in self.ranges),
+            steps=tuple(taken.step for taken in self.ranges),
+            sizes=tuple(len(taken) for taken in self.ranges),
+            source=self.shape,
+        )
+
+
+def _sliced(builder: "GraphBuilder", source: int, slices: Mapping[int, slice]) -> _Sliced:
+    """Slices along some dimensions of a sample; a slice of a slice is one slice."""
     shape = builder.shape(source)
     ranges = [range(size)[slices.get(dim, slice(None))] for dim, size in enumerate(shape)]
     before = builder.operations[source]
     if before.kind == "slice":
         earlier = zip(*(before.ints(key) for key in ("starts", "steps", "sizes")), strict=True)
         ranges = [
-            range(a, a + s * n, s)[r.start : r.stop : r.step] for (a, s, n), r in zip(earlier, ranges, strict=True)
+            range(start, start + step * size, step)[taken.start : taken.stop : taken.step]
+            for (start, step, size), taken in zip(earlier, ranges, strict=True)
         ]
         (source,), shape = before.inputs, before.ints("source")
-    return source, {
-        "starts": tuple(r.start for r in ranges),
-        "steps": tuple(r.step for r in ranges),
-        "sizes": tuple(len(r) for r in ranges),
-        "source": shape,
-    }
+    return _Sliced(source, shape, ranges)
 
 
 def _aten_slice(site: "Site", a: Mapping[str, object]) -> "Var":
@@ -100,10 +116,10 @@ def _aten_slice(site: "Site", a: Mapping[str, object]) -> "Var":
         raise site.refuse(f"has the step {step}; only positive steps are supported")
     if dim % (len(site.sample(source)) + 1) == 0 and range(site.batch)[start:end:step] == range(site.batch):
         return site.same(source)
-    source, settings = _settings(site.builder, source, {site.dim(dim, source): slice(start, end, step)})
-    if not all(settings["sizes"]):
+    found = _sliced(site.builder, source, {site.dim(dim, source): slice(start, end, step)})
+    if not all(found.ranges):
         raise site.refuse("leaves nothing")
-    return site.add("slice", [source], **settings)
+    return found.add(partial(site.add, "slice", [found.source]))
 
 
 ATEN: Mapping[str, Callable[["Site", Mapping[str, object]], object]] = {"aten.slice.Tensor": _aten_slice}
@@ -122,10 +138,10 @@ def _onnx_slice(call: "Call") -> int:
         for axis, start, end, step in zip(along, starts, ends, paces, strict=True)
         if axis % rank or (start, step) != (0, 1) or end < 2**31 - 1
     }
-    source, settings = _settings(call.builder, source, slices)
-    if not all(settings["sizes"]):
+    found = _sliced(call.builder, source, slices)
+    if not all(found.ranges):
         raise call.refuse("leaves nothing")
-    return call.add("slice", source, **settings)
+    return found.add(partial(call.add, "slice", found.source))
 
 
 ONNX: Mapping[str, Callable[["Call"], int]] = {"Slice": _onnx_slice}
