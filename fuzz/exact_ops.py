@@ -142,6 +142,41 @@ def _leaky_relu(s: Settings, _: Constants, x: Decimals) -> Decimals:
     return _map(lambda value: value if value > 0 else value * slope, x)
 
 
+def _elu(s: Settings, _: Constants, x: Decimals) -> Decimals:
+    alpha = Decimal(s["alpha"])
+    return _map(lambda value: value if value > 0 else alpha * (value.exp() - 1), x)
+
+
+def _pi() -> Decimal:
+    """By Machin's formula."""
+
+    def inverse_tangent(whole: int) -> Decimal:
+        total, term, n = Decimal(0), 1 / Decimal(whole), 0
+        while abs(term) > Decimal(10) ** -DIGITS:
+            total += term / (2 * n + 1)
+            term, n = -term / whole**2, n + 1
+        return total
+
+    return 16 * inverse_tangent(5) - 4 * inverse_tangent(239)
+
+
+def _erf(x: Decimal) -> Decimal:
+    """By a series without cancellation."""
+    if abs(x) > 14:  # nearer to 1 than 80 digits tell
+        return Decimal(1).copy_sign(x)
+    total, term, n = Decimal(0), x, 0
+    while abs(term) > Decimal(10) ** -DIGITS * (1 + abs(total)):
+        total += term
+        n += 1
+        term *= 2 * x * x / (2 * n + 1)
+    return 2 * total * (-x * x).exp() / _pi().sqrt()
+
+
+def _gelu_tanh(x: Decimal) -> Decimal:
+    inner = (2 / _pi()).sqrt() * (x + Decimal("0.044715") * x**3)
+    return x / (1 + (-2 * inner).exp())
+
+
 def _softmax(s: Settings, _: Constants, x: Decimals) -> Decimals:
     powers = _map(Decimal.exp, x)
     result: Decimals = powers / powers.sum(s["dim"], keepdims=True)
@@ -163,6 +198,13 @@ EXACT: Mapping[str, Callable[..., Decimals]] = {
     "leaky_relu": _leaky_relu,
     "sigmoid": _each(lambda value: 1 / (1 + (-value).exp())),
     "tanh": _each(lambda value: 1 - 2 / (1 + (2 * value).exp())),
+    "elu": _elu,
+    "softplus": _each(lambda value: (1 + value.exp()).ln()),
+    "silu": _each(lambda value: value / (1 + (-value).exp())),
+    "gelu": _each(lambda value: value * (1 + _erf(value / Decimal(2).sqrt())) / 2),
+    "gelu_tanh": _each(_gelu_tanh),
+    "hard_swish": _each(lambda value: value * min(max(value + 3, Decimal(0)), Decimal(6)) / 6),
+    "slice": lambda s, _c, x: x[tuple(slice(*cut) for cut in s["cuts"])],
     "clip": _clip,
     "max_pool": _max_pool,
     "avg_pool": _avg_pool,

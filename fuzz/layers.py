@@ -35,8 +35,12 @@ __all__ = [
     "reshape",
     "residual",
     "rounded",
+    "take",
     "transpose",
 ]
+
+# Files of ONNX have these in later versions only, or exporters write them in other operators.
+NOT_IN_FILES = ("gelu", "gelu_tanh", "hard_swish", "softplus")
 
 
 def affine(d: Draft) -> None:
@@ -115,11 +119,33 @@ def clip(d: Draft) -> None:
 
 
 def curve(kind: str, d: Draft) -> None:
-    """A sigmoid or tanh behind weights of any size."""
+    """A curve behind weights of any size."""
     affine(d)
     if d.draw.random() < 0.3:
         d.add("scale", value=d.number(0.01, 30.0))
-    d.add(kind)
+    if d.onnx and kind in NOT_IN_FILES:
+        kind = "silu"
+    if kind == "elu":
+        d.add(kind, alpha=d.number(0.2, 1.5))
+    else:
+        d.add(kind)
+
+
+def take(d: Draft) -> None:
+    """A slice with steps along some dimensions, as shortcuts of residual networks have it, and a layer behind it."""
+    if len(d.shape) == 3 and d.draw.random() < 0.5:
+        step = d.draw.choice([1, 2, 2])
+        cuts = [(0, d.shape[0], 1), *((d.draw.randint(0, min(1, n - 1)), n, step) for n in d.shape[1:])]
+    else:
+        cuts = []
+        for size in d.shape:
+            start = d.draw.randint(0, (size - 1) // 2)
+            cuts.append((start, d.draw.randint(start + 1, size), d.draw.choice([1, 1, 2])))
+    d.add("slice", cuts=tuple(cuts))
+    if d.draw.random() < 0.3:
+        d.add("pad", padding=(0, 0) * (len(d.shape) - 1) + (1, 1), value=0.0)
+    affine(d)
+    bend(d)
 
 
 def behind(write: Callable[[Draft], None], d: Draft) -> None:
@@ -311,7 +337,7 @@ def picture(d: Draft, *, deep: bool) -> None:
         pads = (side // 2,) * 4 if d.draw.random() < 0.3 else (0,) * 4
         d.add("conv", constants=constants, groups=1, how="plain", pads=pads, dilation=(1, 1), stride=(1, 1))
         if d.draw.random() < 0.25:
-            d.add(d.draw.choice(["sigmoid", "tanh"]))
+            d.add(d.draw.choice(["sigmoid", "tanh", "silu", *([] if d.onnx else ["gelu", "hard_swish"])]))
         else:
             bend(d)
     if min(d.shape[1:]) > 1 and d.draw.random() < 0.3:

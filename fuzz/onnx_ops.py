@@ -174,6 +174,12 @@ def _nothing(w: Writer, op: Op, x: str) -> str:
     return w.node("Cast", x, to=TensorProto.FLOAT) if op.settings["how"] == "cast" else w.node("Identity", x)
 
 
+def _slice(w: Writer, op: Op, x: str) -> str:
+    starts, ends, steps = zip(*op.settings["cuts"], strict=True)
+    axes = range(1, len(starts) + 1)
+    return w.node("Slice", x, w.ints(starts), w.ints(ends), w.ints(list(axes)), w.ints(steps))
+
+
 def _softmax(kind: str) -> Emit:
     return lambda w, op, x: w.node(kind, x, axis=op.settings["dim"] + 1)
 
@@ -192,6 +198,9 @@ ONNX: Mapping[str, Emit] = {
     "leaky_relu": lambda w, op, x: w.node("LeakyRelu", x, alpha=op.settings["slope"]),
     "sigmoid": _same("Sigmoid"),
     "tanh": _same("Tanh"),
+    "elu": lambda w, op, x: w.node("Elu", x, alpha=op.settings["alpha"]),
+    "silu": lambda w, _op, x: w.node("Mul", x, w.node("Sigmoid", x)),
+    "slice": _slice,
     "clip": _clip,
     "max_pool": _max_pool,
     "avg_pool": _avg_pool,

@@ -83,7 +83,7 @@ def _route(trial: Trial) -> tuple[int, list[Nodes]]:
 def _walk(search: CellSearch) -> list[Nodes]:
     """What a search proves if nothing that it finds stops it."""
     found = []
-    for _ in range(max(4, WORK // len(search.instance.plan.graph.nodes))):
+    for _ in range(max(4, WORK // len(search.instance.plan.graph.operations))):
         if not search.open():
             break
         found.append(search.step().proved)

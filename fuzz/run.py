@@ -86,7 +86,7 @@ def run_case(seed: int, tally: Tally, *, only: Collection[str] = (), tamper: Tam
     tally.ideas.update(set(subject.ideas))
     tally.operators.update(operators)
     if network.graph is not None:
-        tally.operations.update({node.op for node in network.graph.nodes[1:]})
+        tally.operations.update({operation.kind for operation in network.graph.operations[1:]})
     end = subject.net.ops[-1].kind
     tally.operations.update({end} & {"softmax", "log_softmax"})
     return Result(subject, "tested", tuple(complaints))

@@ -29,9 +29,10 @@ from l0tre.certify.regions.nodes import root, split_boxes, split_cells
 from l0tre.certify.regions.tree import make_tree
 from l0tre.domain import make_domain
 from l0tre.model.aten import OPERATORS as ATEN_OPERATORS
-from l0tre.model.graph import OPERATIONS, Graph, run
+from l0tre.model.graph import Graph, run
 from l0tre.model.network import Network
 from l0tre.model.onnx_operators import OPERATORS as ONNX_OPERATORS
+from l0tre.model.operations import KINDS
 from tests.certify.proving import sets_of
 
 SEEDS = range(193, 235)
@@ -49,7 +50,7 @@ def test_nothing_that_is_proved_holds_a_known_flip() -> None:
     tally = Tally()
     results = [run_case(seed, tally) for seed in SEEDS]
     assert {result.subject.seed: result.complaints for result in results if result.complaints} == {}
-    assert set(tally.operations) >= set(OPERATIONS)
+    assert set(tally.operations) >= set(KINDS)
     assert set(tally.sources) == set(SOURCES)
     assert set(tally.guarantees) == set(GUARANTEES)
     assert set(tally.ideas) == set(IDEAS)
@@ -176,9 +177,9 @@ def favoured(network: Network, change: Callable[[Tensor, Tensor], tuple[Tensor, 
     """The network with another last layer than its source has; ``change`` gives its weight and bias."""
     if network.exact is None:
         return network
-    last = network.exact.nodes[-1]
+    last = network.exact.operations[-1]
     weight, bias = change(last.tensors["weight"].clone(), last.tensors["bias"].clone())
-    exact = Graph((*network.exact.nodes[:-1], replace(last, tensors={"weight": weight, "bias": bias})))
+    exact = Graph((*network.exact.operations[:-1], replace(last, tensors={"weight": weight, "bias": bias})))
     graph = exact.to("cpu", torch.float32)
     # The source in float64 tells the same, else the comparison with it would notice the mistake first.
     changed = replace(network, exact=exact, graph=graph, forward=lambda x: run(graph, x))
@@ -200,7 +201,7 @@ def one_weight(network: Network, target: Target) -> Network:
     if network.exact is None:
         return network
     x = torch.from_numpy(target.flips[0].x).reshape(1, *network.input_shape)
-    values = run(Graph(network.exact.nodes[:-1]), x)[0].flatten()
+    values = run(Graph(network.exact.operations[:-1]), x)[0].flatten()
 
     def change(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
         place = int(values.abs().argmax())

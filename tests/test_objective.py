@@ -110,8 +110,8 @@ def test_a_neuron_stays_on_its_side_as_brute_force_says(seed: int, maps: bool, s
     assert network.exact is not None
     image = torch.rand(network.input_shape, generator=torch.Generator().manual_seed(seed + 9))
     sign = 1 if side == "above" else -1
-    for position, neuron in ((1, 2), (len(network.exact.nodes) - 1, 0)):
-        cut = type(network.exact)(network.exact.nodes[: position + 1])
+    for position, neuron in ((1, 2), (len(network.exact.operations) - 1, 0)):
+        cut = type(network.exact)(network.exact.operations[: position + 1])
 
         def value(x: Tensor, cut: object = cut, neuron: int = neuron) -> Tensor:
             return run(cut, x.double()).flatten(1)[:, neuron]  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from l0tre.errors import ConfigError
-from l0tre.model.graph import Graph, GraphBuilder, Node, run
+from l0tre.model.graph import Graph, GraphBuilder, Operation, run
 from l0tre.model.network import Network, margins
 
 __all__ = [
@@ -178,7 +178,7 @@ def _observe(network: Network, objective: NeuronValue) -> Network:
     """The network cut off at a neuron: score 0 is the side where its value must stay, score 1 the other one."""
     if network.exact is None:
         raise ConfigError(f"{network.name} has no graph, so none of its neurons is known: {network.note}")
-    last = len(network.exact.nodes) - 1
+    last = len(network.exact.operations) - 1
     if not 0 < objective.position <= last:
         raise ConfigError(f"the network has operations 1 to {last}, not {objective.position}: give one of them")
     exact = _cut(network.exact, objective)
@@ -205,7 +205,7 @@ def _observe(network: Network, objective: NeuronValue) -> Network:
 
 def _cut(graph: Graph, objective: NeuronValue) -> Graph:
     """The operations up to a neuron, and its value and the threshold as two scores."""
-    nodes = list(graph.nodes[: objective.position + 1])
+    nodes = list(graph.operations[: objective.position + 1])
     shape = nodes[-1].shape
     size = torch.Size(shape).numel()
     if not 0 <= objective.neuron < size:
@@ -214,8 +214,8 @@ def _cut(graph: Graph, objective: NeuronValue) -> Graph:
     value, threshold = (0, 1) if objective.side == "above" else (1, 0)
     weight[value, objective.neuron] = 1.0
     bias[threshold] = objective.threshold
-    nodes.append(Node("reshape", (len(nodes) - 1,), (size,), attributes={"shape": (size,)}))
-    nodes.append(Node("linear", (len(nodes) - 1,), (2,), {"weight": weight, "bias": bias}))
+    nodes.append(Operation("reshape", (len(nodes) - 1,), (size,), attributes={"shape": (size,)}))
+    nodes.append(Operation("linear", (len(nodes) - 1,), (2,), {"weight": weight, "bias": bias}))
     builder = GraphBuilder(graph.input_shape)
-    builder.nodes = nodes
+    builder.operations = nodes
     return builder.build(len(nodes) - 1)  # without operations that the neuron does not need

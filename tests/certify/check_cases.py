@@ -97,10 +97,10 @@ def make_case(kind: str, seed: int, *, lead: float = 0.0, **options: Any) -> Cas
     domain = make_domain(graph.input_shape, **options)
     image = torch.rand(graph.input_shape, generator=torch.Generator().manual_seed(seed))
     label = int(run(graph, image[None])[0].argmax())
-    last = graph.nodes[-1]
+    last = graph.operations[-1]
     bias = last.tensors["bias"] + lead * torch.nn.functional.one_hot(torch.tensor(label), 3)
     last = replace(last, tensors={**last.tensors, "bias": bias})
-    return Case(as_network(Graph((*graph.nodes[:-1], last)), f"{kind} {seed}"), image, domain, label)
+    return Case(as_network(Graph((*graph.operations[:-1], last)), f"{kind} {seed}"), image, domain, label)
 
 
 def split_order(groups: int, rng: np.random.Generator) -> np.ndarray:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from l0tre.domain import Domain
 from l0tre.errors import ModelError
-from l0tre.model.graph import Graph, Node, run, run_node
+from l0tre.model.graph import Graph, Operation, run, run_operation
 from l0tre.model.network import margins
 
 __all__ = ["dense_minimum", "exact_distance", "exact_minimum", "piecewise_minimum_1d"]
@@ -111,9 +111,9 @@ def piecewise_minimum_1d(graph: Graph, image: Tensor, label: int, domain: Domain
         x[:, position] = points
         return x.reshape(-1, *image.shape)
 
-    for node in exact.nodes[1:]:
-        if node.op not in LINEAR:
-            lines = _kinks(node, run(Graph(exact.nodes[: node.inputs[0] + 1]), inputs())).flatten(1)
+    for operation in exact.operations[1:]:
+        if operation.kind not in LINEAR:
+            lines = _kinks(operation, run(Graph(exact.operations[: operation.inputs[0] + 1]), inputs())).flatten(1)
             left, right = lines[:-1], lines[1:]
             piece, line = ((left < 0) & (right > 0) | (left > 0) & (right < 0)).nonzero(as_tuple=True)
             share = left[piece, line] / (left[piece, line] - right[piece, line])
@@ -202,23 +202,23 @@ def _corner(exact: Graph, image: Tensor, label: int, box: Box) -> float:
     return float(_margins(exact, _inputs(image, positions, corners), label).min())
 
 
-def _kinks(node: Node, x: Tensor) -> Tensor:
+def _kinks(operation: Operation, x: Tensor) -> Tensor:
     """Functions ``[points, ...]`` that are zero where a node is not linear in its input."""
-    if node.op in ("relu", "leaky_relu"):
+    if operation.kind in ("relu", "leaky_relu"):
         return x
-    if node.op == "clip":
-        return torch.stack([x - node.number("low"), x - node.number("high")], 1)
-    if node.op == "max_pool":
-        windows = _windows(node, x, float("-inf"))
+    if operation.kind == "clip":
+        return torch.stack([x - operation.number("low"), x - operation.number("high")], 1)
+    if operation.kind == "max_pool":
+        windows = _windows(operation, x, float("-inf"))
         return windows[:, :, :, None] - windows[:, :, None]
-    raise ModelError(f"operation {node.op} is not piecewise linear: use dense_minimum for this network")
+    raise ModelError(f"operation {operation.kind} is not piecewise linear: use dense_minimum for this network")
 
 
-def _windows(node: Node, x: Tensor, fill: float) -> Tensor:
+def _windows(operation: Operation, x: Tensor, fill: float) -> Tensor:
     """What a max pool compares: ``[rows, channels, height, width]`` to ``[rows, channels, window, places]``."""
-    (high, wide), (above, beside) = node.ints("kernel"), node.ints("padding")
+    (high, wide), (above, beside) = operation.ints("kernel"), operation.ints("padding")
     padded = F.pad(x, (beside, beside, above, above), value=fill)
-    columns = F.unfold(padded, (high, wide), node.ints("dilation"), 0, node.ints("stride"))
+    columns = F.unfold(padded, (high, wide), operation.ints("dilation"), 0, operation.ints("stride"))
     return columns.reshape(len(x), x.shape[1], high * wide, -1)
 
 
@@ -298,31 +298,31 @@ class _Program:
         return float(result.fun / GAIN + objective[0]), np.asarray(result.x)
 
 
-def _apply(program: _Program, node: Node, inputs: Sequence[Tensor]) -> Tensor:
+def _apply(program: _Program, operation: Operation, inputs: Sequence[Tensor]) -> Tensor:
     """A node on expressions: ``[variables + 1, *shape]``, all as long as the newest."""
     rows = [torch.from_numpy(program.padded(x.numpy())) for x in inputs]
-    if node.op in LINEAR:
-        tensors = {key: value for key, value in node.tensors.items() if key not in ("bias", "shift")}
-        attributes = {**node.attributes, "value": 0.0} if node.op == "pad" else node.attributes
-        slopes = run_node(replace(node, tensors=tensors, attributes=attributes), *(x[1:] for x in rows))
-        return torch.cat([run_node(node, *(x[:1] for x in rows)), slopes.expand(-1, *node.shape)])
+    if operation.kind in LINEAR:
+        tensors = {key: value for key, value in operation.tensors.items() if key not in ("bias", "shift")}
+        attributes = {**operation.attributes, "value": 0.0} if operation.kind == "pad" else operation.attributes
+        slopes = run_operation(replace(operation, tensors=tensors, attributes=attributes), *(x[1:] for x in rows))
+        return torch.cat([run_operation(operation, *(x[:1] for x in rows)), slopes.expand(-1, *operation.shape)])
     x = rows[0].flatten(1).numpy()
-    if node.op == "relu":
+    if operation.kind == "relu":
         y = program.relu(x)
-    elif node.op == "leaky_relu":
-        slope = node.number("slope")
+    elif operation.kind == "leaky_relu":
+        slope = operation.number("slope")
         y = program.total((1 - slope, program.relu(x)), (slope, x))
-    elif node.op == "clip":
-        y = _clip(program, x, node.number("low"), node.number("high"))
-    elif node.op == "max_pool":
+    elif operation.kind == "clip":
+        y = _clip(program, x, operation.number("low"), operation.number("high"))
+    elif operation.kind == "max_pool":
         # Float64 holds positions exactly.
         positions = torch.arange(x.shape[1], dtype=torch.float64).reshape(1, *rows[0].shape[1:])
-        windows = _windows(node, positions, -1.0)[0].transpose(1, 2).flatten(0, 1).long()
+        windows = _windows(operation, positions, -1.0)[0].transpose(1, 2).flatten(0, 1).long()
         columns = [program.largest(x[:, window[window >= 0].numpy()]) for window in windows]
         y = np.stack([program.padded(column) for column in columns], 1)
     else:
-        raise ModelError(f"operation {node.op} is not piecewise linear: use dense_minimum for this network")
-    return torch.from_numpy(y).reshape(-1, *node.shape)
+        raise ModelError(f"operation {operation.kind} is not piecewise linear: use dense_minimum for this network")
+    return torch.from_numpy(y).reshape(-1, *operation.shape)
 
 
 def _clip(program: _Program, x: np.ndarray, low: float, high: float) -> np.ndarray:
@@ -345,8 +345,8 @@ def _below(exact: Graph, image: Tensor, label: int, box: Box, limit: float) -> t
     rows[0, positions] = 0.0
     rows[torch.arange(len(positions)) + 1, positions] = 1.0
     values = [rows.reshape(-1, *image.shape)]
-    for node in exact.nodes[1:]:
-        values.append(_apply(program, node, [values[source] for source in node.inputs]))
+    for operation in exact.operations[1:]:
+        values.append(_apply(program, operation, [values[source] for source in operation.inputs]))
     scores = program.padded(values[-1].numpy())
     gaps = scores[:, [label]] - np.delete(scores, label, 1)
     others = np.delete(np.arange(scores.shape[1]), label)

@@ -18,7 +18,7 @@ from l0tre.certify.relax.instance import Instance, make_instance
 from l0tre.certify.relax.plan import make_plan
 from l0tre.domain import Domain
 from l0tre.memory import Batcher
-from l0tre.model.graph import Graph, run, run_node
+from l0tre.model.graph import Graph, run, run_operation
 from l0tre.model.network import Network, margins
 from l0tre.objective import AllRivals
 from tests.certify import random_networks
@@ -41,10 +41,10 @@ def settled(case: Case, graph: Graph, image: Tensor, domain: Domain, firmness: f
     scores = run(graph, torch.cat([image[None], x.reshape(-1, *image.shape)]))
     label = int(scores[0].argmax())
     gaps = margins(scores, torch.full((len(scores),), label))
-    last = graph.nodes[-1]
+    last = graph.operations[-1]
     bias = last.tensors["bias"].clone()
     bias[label] += firmness * float(gaps[0] - gaps.min()) + 0.01 - float(gaps[0])
-    graph = Graph((*graph.nodes[:-1], replace(last, tensors={**last.tensors, "bias": bias})))
+    graph = Graph((*graph.operations[:-1], replace(last, tensors={**last.tensors, "bias": bias})))
     return replace(case, graph=graph, network=as_network(graph), image=image, label=label, domain=domain)
 
 
@@ -60,8 +60,10 @@ def variant(seed: int, number: int) -> Case:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(draw.randrange(2**31))
         nodes = tuple(
-            replace(node, tensors={key: v * (1 + 0.5 * torch.randn_like(v)) for key, v in node.tensors.items()})
-            for node in case.graph.nodes
+            replace(
+                operation, tensors={key: v * (1 + 0.5 * torch.randn_like(v)) for key, v in operation.tensors.items()}
+            )
+            for operation in case.graph.operations
         )
         domain = random_networks._domain(draw, case.domain.shape)
         image = random_networks._inside(draw, domain)
@@ -161,8 +163,8 @@ def points_in(case: Case, tree: Tree, nodes: Nodes, row: int, rng: np.random.Gen
 def layer_values(graph: Graph, x: Tensor) -> list[Tensor]:
     """The values of every node of a graph, ``[points, *shape]`` each."""
     values = [x.reshape(-1, *graph.input_shape)]
-    for node in graph.nodes[1:]:
-        values.append(run_node(node, *(values[source] for source in node.inputs)))
+    for operation in graph.operations[1:]:
+        values.append(run_operation(operation, *(values[source] for source in operation.inputs)))
     return values
 
 

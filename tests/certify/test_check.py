@@ -286,8 +286,8 @@ def test_other_subjects_are_refused() -> None:
 def test_a_network_that_is_not_finite_is_refused(value: float) -> None:
     graph = CASE.network.exact
     assert graph is not None
-    nodes = list(graph.nodes)
-    place = next(i for i, node in enumerate(nodes) if node.op == "conv")
+    nodes = list(graph.operations)
+    place = next(i for i, node in enumerate(nodes) if node.kind == "conv")
     weight = nodes[place].tensors["weight"].clone()
     weight[0, 0, 0, 0] = value
     nodes[place] = replace(nodes[place], tensors={**nodes[place].tensors, "weight": weight})

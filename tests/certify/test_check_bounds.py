@@ -17,7 +17,7 @@ from l0tre.certify.checker.layers import Layers, make_layers
 from l0tre.certify.checker.lines import make_lines
 from l0tre.certify.checker.margins import Bounder, lower_margins, make_bounder
 from l0tre.domain import make_domain
-from l0tre.model.graph import Graph, GraphBuilder, Node, run, run_node
+from l0tre.model.graph import Graph, GraphBuilder, Operation, run, run_operation
 from tests.certify.check_cases import CPU, Case, as_network, certify
 
 SEEDS = range(40)
@@ -140,10 +140,10 @@ def by_kind(regions: Regions, tree: Tree) -> list[Regions]:
 def test_every_range_and_margin_holds(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not only the margins: the ranges of all layers hold at points of the region."""
     case, rng = case_of(seed), np.random.default_rng(seed)
-    graph, ranges = case.network.exact, list[tuple[Node, Tensor, Tensor]]()
+    graph, ranges = case.network.exact, list[tuple[Operation, Tensor, Tensor]]()
     assert graph is not None
 
-    def recorded(node: Node, low: Tensor, high: Tensor, own: Tensor | None) -> Any:
+    def recorded(node: Operation, low: Tensor, high: Tensor, own: Tensor | None) -> Any:
         ranges.append((node, low, high))
         return make_lines(node, low, high, own)
 
@@ -158,8 +158,8 @@ def test_every_range_and_margin_holds(seed: int, monkeypatch: pytest.MonkeyPatch
         for row in range(len(part)):
             x = points(case, tree, part[row : row + 1], rng, 60)
             values = [x]
-            for node in graph.nodes[1:]:
-                values.append(run_node(node, *(values[source] for source in node.inputs)))
+            for node in graph.operations[1:]:
+                values.append(run_operation(node, *(values[source] for source in node.inputs)))
             for node, low, high in ranges:
                 value = values[node.inputs[0]]
                 assert bool((value >= low[row]).all())
@@ -172,7 +172,7 @@ def test_every_range_and_margin_holds(seed: int, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("seed", SEEDS)
 def test_outputs_depend_on_what_they_see_alone(seed: int) -> None:
     graph = maps(seed).to(CPU, torch.float64)
-    layers, generator = make_layers(graph.nodes), torch.Generator().manual_seed(seed)
+    layers, generator = make_layers(graph.operations), torch.Generator().manual_seed(seed)
     channels, height, width = graph.input_shape
     assert len(layers.reach) > 1
     for _ in range(3):
@@ -181,11 +181,11 @@ def test_outputs_depend_on_what_they_see_alone(seed: int) -> None:
         for pixel in range(height * width):
             x[1 + pixel, :, pixel // width, pixel % width] += torch.randn(channels, generator=generator)
         values = [x]
-        for node in graph.nodes[1:]:
-            values.append(run_node(node, *(values[source] for source in node.inputs)))
+        for node in graph.operations[1:]:
+            values.append(run_operation(node, *(values[source] for source in node.inputs)))
         for position, reach in layers.reach.items():
             rows, columns = (
-                reach.seen(d, graph.nodes[position].shape[1 + d], reach.offset[d], (height, width)[d], x)
+                reach.seen(d, graph.operations[position].shape[1 + d], reach.offset[d], (height, width)[d], x)
                 for d in (0, 1)
             )
             seen = torch.einsum("yp,xq->pqyx", rows, columns).flatten(0, 1) > 0
@@ -198,7 +198,7 @@ def test_what_outputs_see_is_no_larger_than_the_kernels() -> None:
     shape: dict[str, Any] = {"stride": (2, 2), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
     first = builder.add("conv", [0], {"weight": torch.ones(1, 1, 4, 4)}, **shape)
     second = builder.add("conv", [first], {"weight": torch.ones(1, 1, 3, 3)}, **shape)
-    reach = make_layers(builder.build(second).nodes).reach[second]
+    reach = make_layers(builder.build(second).operations).reach[second]
     assert (reach.stride, reach.offset, reach.size) == ((4, 4), (-3, -3), (8, 8))
 
 
@@ -209,9 +209,9 @@ def test_windows_give_what_whole_rows_give(seed: int) -> None:
     made = certify(case, 2, seed, stop=0.6)
     bounder, tree, regions = prepared(case, made, 2**18)
     assert len(bounder.layers.windowed) > 1
-    layers = Layers(bounder.layers.nodes, bounder.layers.reach, frozenset())
+    layers = Layers(bounder.layers.operations, bounder.layers.reach, frozenset())
     whole = Bounder(layers, bounder.scope, bounder.own, bounder.limit, bounder.slack, 2**26)
-    padded = any(any(node.ints("padding")) for node in layers.nodes if "padding" in node.attributes)
+    padded = any(any(node.ints("padding")) for node in layers.operations if "padding" in node.attributes)
     for part in by_kind(regions, tree):
         spread = spread_of(part, tree, case.domain, bounder)
         ours, theirs = (lower_margins(b, spread, case.label) for b in (bounder, whole))

@@ -10,39 +10,39 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from l0tre.certify.relax.relaxation import relax
-from l0tre.model.graph import GraphBuilder, Node, run_node
+from l0tre.model.graph import GraphBuilder, Operation, run_operation
 
 SIZES = [0.0, 5e-324, 1e-17, 1e-12, 1e-6, 9e-5, 1.1e-4, 0.01, 0.5, 3.0, 40.0, 1e3, 1e8]
 
 
-def node(op: str, shape: tuple[int, ...] = (1,), **attributes: Any) -> Node:
+def operation(op: str, shape: tuple[int, ...] = (1,), **attributes: Any) -> Operation:
     builder = GraphBuilder(shape)
-    return builder.build(builder.add(op, [0], **attributes)).nodes[-1]
+    return builder.build(builder.add(op, [0], **attributes)).operations[-1]
 
 
 CURVES = [
-    node("relu"),
-    *(node("leaky_relu", slope=slope) for slope in (0.1, 0.0, 1.0, 1.5, -0.5)),
-    node("sigmoid"),
-    node("tanh"),
+    operation("relu"),
+    *(operation("leaky_relu", slope=slope) for slope in (0.1, 0.0, 1.0, 1.5, -0.5)),
+    operation("sigmoid"),
+    operation("tanh"),
 ]
 
 
 def distances(
-    curve: Node, low: Tensor, high: Tensor, before: Tensor, x: Tensor, *, near: bool
+    curve: Operation, low: Tensor, high: Tensor, before: Tensor, x: Tensor, *, near: bool
 ) -> tuple[Tensor, Tensor]:
     """How far the function lies above the lower line and below the upper one, at ``x`` ``[points, *shape]``."""
-    after = run_node(curve, before)
+    after = run_operation(curve, before)
     lines = relax(curve, low, high, before, after, near=near)
     below, above, gap_below, gap_above = lines.maps[:, 0]
     from_own, origin = (x - before).flatten(1), after.flatten(1)
     if lines.index is not None:
         from_own = from_own.gather(1, lines.index.expand(len(x), -1))
-    value = run_node(curve, x).flatten(1)
+    value = run_operation(curve, x).flatten(1)
     return value - (below * from_own + gap_below + origin), above * from_own + gap_above + origin - value
 
 
-def check_curve(curve: Node, start: float, size: float, share: float) -> None:
+def check_curve(curve: Operation, start: float, size: float, share: float) -> None:
     """Both kinds of lines hold on ``[start, start + size]``; the image's own value is inside, or outside by far."""
     low, high = (torch.tensor([[end]], dtype=torch.float64) for end in (start, start + size))
     x = torch.cat([low + (high - low) * torch.linspace(0, 1, 201, dtype=torch.float64)[:, None], high])
@@ -51,25 +51,25 @@ def check_curve(curve: Node, start: float, size: float, share: float) -> None:
     outside = [low - 1.0 - share, high + 1.0 + share]
     for before, near in ((inside, True), (inside, False), *((value, False) for value in outside)):
         scale = float(torch.cat([x, before]).abs().max()) * max(
-            1.0, abs(curve.number("slope")) if curve.op == "leaky_relu" else 1.0
+            1.0, abs(curve.number("slope")) if curve.kind == "leaky_relu" else 1.0
         )
         below, above = distances(curve, low, high, before, x, near=near)
         assert bool((below >= -1e-15 * scale).all()), f"{float(below.min())} from the line below"
         assert bool((above >= -1e-15 * scale).all()), f"{float(above.min())} from the line above"
 
 
-@pytest.mark.parametrize("curve", CURVES, ids=lambda curve: f"{curve.op} {dict(curve.attributes)}")
+@pytest.mark.parametrize("curve", CURVES, ids=lambda curve: f"{curve.kind} {dict(curve.attributes)}")
 @given(
     st.floats(-60, 60) | st.just(0.0), st.sampled_from(SIZES), st.floats(0, 1), st.sampled_from(["from", "to", "at"])
 )
 @settings(max_examples=120, deadline=None, derandomize=True)
-def test_lines_enclose_the_function(curve: Node, place: float, size: float, share: float, how: str) -> None:
+def test_lines_enclose_the_function(curve: Operation, place: float, size: float, share: float, how: str) -> None:
     # Ranges that end at a place, that start there, and that hold it: zero is the place of the bends.
     check_curve(curve, place - {"from": 0.0, "to": size, "at": share * size}[how], size, share)
 
 
-@pytest.mark.parametrize("curve", CURVES, ids=lambda curve: f"{curve.op} {dict(curve.attributes)}")
-def test_lines_of_one_value_are_exact(curve: Node) -> None:
+@pytest.mark.parametrize("curve", CURVES, ids=lambda curve: f"{curve.kind} {dict(curve.attributes)}")
+def test_lines_of_one_value_are_exact(curve: Operation) -> None:
     for value in (-2.0, 0.0, 0.3, 1.0):
         z = torch.full((1, 1), value, dtype=torch.float64)
         below, above = distances(curve, z, z, z, z, near=True)
@@ -79,12 +79,12 @@ def test_lines_of_one_value_are_exact(curve: Node) -> None:
 @pytest.mark.parametrize("slope", [0.1, 0.01, 0.3])
 def test_slopes_keep_all_their_digits(slope: float) -> None:
     """A slope that was rounded to float32 on its way is off by more than all rounding errors together."""
-    curve = node("leaky_relu", slope=slope)
+    curve = operation("leaky_relu", slope=slope)
     low, high = (torch.tensor([[end]], dtype=torch.float64) for end in (-2.0, -1.0))
-    maps = relax(curve, low, high, high, run_node(curve, high)).maps
+    maps = relax(curve, low, high, high, run_operation(curve, high)).maps
     assert maps[:2].flatten().tolist() == [slope, slope]
     high = high + 1.5
-    maps = relax(curve, low, high, low, run_node(curve, low), near=True).maps
+    maps = relax(curve, low, high, low, run_operation(curve, low), near=True).maps
     assert float(maps[0]) == slope
 
 
@@ -92,14 +92,14 @@ def test_relus_have_no_gap_on_the_side_of_the_image() -> None:
     low, high = (torch.tensor([[end]], dtype=torch.float64) for end in (-1.0, 2.0))
     for own in (-0.5, 0.5):
         before = torch.full((1, 1), own, dtype=torch.float64)
-        maps = relax(node("relu"), low, high, before, before.relu(), near=True).maps
+        maps = relax(operation("relu"), low, high, before, before.relu(), near=True).maps
         assert float(maps[2]) == 0.0
         assert float(maps[3]) > 0.0
 
 
-@pytest.mark.parametrize("curve", CURVES, ids=lambda curve: f"{curve.op} {dict(curve.attributes)}")
+@pytest.mark.parametrize("curve", CURVES, ids=lambda curve: f"{curve.kind} {dict(curve.attributes)}")
 @pytest.mark.parametrize("near", [False, True])
-def test_unknown_ranges_prove_nothing(curve: Node, near: bool) -> None:
+def test_unknown_ranges_prove_nothing(curve: Operation, near: bool) -> None:
     """With NaN in a range a line is NaN, or it holds everywhere: then it claims nothing that is wrong."""
     own = torch.full((1, 1), 0.3, dtype=torch.float64)
     x = torch.linspace(-50, 50, 101, dtype=torch.float64)[:, None]
@@ -108,7 +108,7 @@ def test_unknown_ranges_prove_nothing(curve: Node, near: bool) -> None:
         for distance in distances(curve, least, most, own, x, near=near):
             assert bool((distance.isnan() | (distance >= -1e-12)).all())
     unknown = torch.full((1, 1), math.nan, dtype=torch.float64)
-    maps = relax(curve, unknown, unknown, own, run_node(curve, own), near=near).maps
+    maps = relax(curve, unknown, unknown, own, run_operation(curve, own), near=near).maps
     assert not bool(maps.isfinite().all())
 
 
@@ -125,7 +125,7 @@ POOLS: list[dict[str, Any]] = [
 @given(st.integers(0, 10**6), st.sampled_from([0.0, 0.02, 0.4, 2.0]))
 @settings(max_examples=25, deadline=None, derandomize=True)
 def test_lines_enclose_a_maximum(attributes: dict[str, Any], seed: int, spread: float) -> None:
-    pool = node("max_pool", (2, 5, 5), **attributes)
+    pool = operation("max_pool", (2, 5, 5), **attributes)
     random = torch.Generator().manual_seed(seed)
     low = torch.randn(1, 2, 5, 5, dtype=torch.float64, generator=random)
     low = (low * 4).round() / 4 if seed % 2 else low  # ties
@@ -143,7 +143,7 @@ def test_lines_enclose_a_maximum(attributes: dict[str, Any], seed: int, spread: 
 
 
 def test_unknown_ranges_of_a_maximum_prove_nothing() -> None:
-    pool = node("max_pool", (1, 2, 2), **POOLS[0])
+    pool = operation("max_pool", (1, 2, 2), **POOLS[0])
     own = torch.tensor([[[[0.0, 1.0], [2.0, 3.0]]]], dtype=torch.float64)
     x = torch.randn(50, 1, 2, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 5
     low, high = torch.full_like(own, -20.0), torch.full_like(own, 20.0)

@@ -285,7 +285,7 @@ def test_networks_that_are_not_finite_prove_nothing(value: float, place: str) ->
     hidden = builder.add("linear", [0], {"weight": tensors["first weight"], "bias": tensors["first bias"]})
     bent = builder.add("relu", [hidden])
     builder.add("linear", [bent], {"weight": tensors["last weight"], "bias": tensors["last bias"]})
-    instance = scene_of(Graph(tuple(builder.nodes)), make_domain((4,)), torch.zeros(1, 4), [0], 1)
+    instance = scene_of(Graph(tuple(builder.operations)), make_domain((4,)), torch.zeros(1, 4), [0], 1)
     costs = group_costs(instance, 1, torch.full((4,), 0.25), BUDGET)
     assert not (1e9 - costs > 0).any()
 

@@ -231,12 +231,12 @@ def test_equal_cells_may_all_take_the_strongest_group(monkeypatch: Patch) -> Non
 def broken(case: Case, value: float) -> list[Case]:
     """The case with one weight replaced, once for every layer."""
     cases = []
-    for position, node in enumerate(case.graph.nodes):
-        for key, tensor in node.tensors.items():
+    for position, operation in enumerate(case.graph.operations):
+        for key, tensor in operation.tensors.items():
             changed = tensor.clone()
             changed.view(-1)[-1] = value
-            new = replace(node, tensors={**node.tensors, key: changed})
-            graph = Graph((*case.graph.nodes[:position], new, *case.graph.nodes[position + 1 :]))
+            new = replace(operation, tensors={**operation.tensors, key: changed})
+            graph = Graph((*case.graph.operations[:position], new, *case.graph.operations[position + 1 :]))
             cases.append(replace(case, graph=graph, network=as_network(graph)))
     return cases
 

@@ -188,14 +188,14 @@ def test_a_program_that_is_not_the_network_is_noticed(monkeypatch: pytest.Monkey
 
 def test_every_layer_and_every_domain_occurs() -> None:
     cases = [random_case(seed) for seed in SEEDS]
-    operations = Counter(node.op for case in cases for node in case.graph.nodes)
+    operations = Counter(operation.kind for case in cases for operation in case.graph.operations)
     wanted = "conv linear scale relu leaky_relu clip max_pool avg_pool mean reshape transpose pad add sub concat"
     assert not set(f"{wanted} sigmoid tanh".split()) - set(operations)
     layers = {type(layer) for case in cases for layer in case.module.modules()}
     assert {nn.BatchNorm1d, nn.BatchNorm2d, nn.Dropout, nn.Softmax, nn.LogSoftmax, nn.ReLU6} <= layers
-    convs = [node for case in cases for node in case.graph.nodes if node.op == "conv"]
+    convs = [operation for case in cases for operation in case.graph.operations if operation.kind == "conv"]
     for setting, plain in (("stride", (1, 1)), ("padding", (0, 0)), ("dilation", (1, 1)), ("groups", (1,))):
-        assert any(node.ints(setting) != plain for node in convs), setting
+        assert any(operation.ints(setting) != plain for operation in convs), setting
     assert {case.domain.unit for case in cases} == {"pixel", "feature", "group"}
     assert any(case.domain.sizes.min() < case.domain.sizes.max() for case in cases)
     assert any((case.domain.low == case.domain.high).any() for case in cases)

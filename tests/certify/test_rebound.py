@@ -14,7 +14,7 @@ from l0tre.certify.checker.cover import make_regions, make_tree
 from l0tre.certify.checker.lines import make_lines
 from l0tre.certify.checker.margins import lower_margins, make_bounder
 from l0tre.domain import make_domain
-from l0tre.model.graph import GraphBuilder, Node, run, run_node
+from l0tre.model.graph import GraphBuilder, Operation, run, run_operation
 from tests.certify.check_cases import (
     CPU,
     KINDS,
@@ -79,8 +79,8 @@ def test_bounds_of_a_linear_network_are_exact() -> None:
         assert truth - 1e-9 < bound <= truth
 
 
-def single(op: str, **attributes: Any) -> Node:
-    return Node(op, (0,), (1,), {}, attributes)
+def single(op: str, **attributes: Any) -> Operation:
+    return Operation(op, (0,), (1,), {}, attributes)
 
 
 LINES = [
@@ -97,19 +97,21 @@ LINES = [
 ]
 
 
-@pytest.mark.parametrize("node", LINES, ids=lambda node: f"{node.op} {dict(node.attributes)}")
+@pytest.mark.parametrize("operation", LINES, ids=lambda operation: f"{operation.kind} {dict(operation.attributes)}")
 @given(st.floats(-30, 30), st.sampled_from([0.0, 1e-17, 1e-12, 1e-6, 0.1, 1.0, 7.0, 40.0]), st.floats(0, 1))
 @settings(max_examples=60, deadline=None)
-def test_lines_enclose_the_function(node: Node, start: float, size: float, share: float) -> None:
+def test_lines_enclose_the_function(operation: Operation, start: float, size: float, share: float) -> None:
     low, high = start, start + size * share
     x = torch.linspace(low, high, 301, dtype=torch.float64)
-    lines = make_lines(node, torch.tensor([[low]], dtype=torch.float64), torch.tensor([[high]], dtype=torch.float64))
-    value = run_node(node, x[:, None])[:, 0]
+    lines = make_lines(
+        operation, torch.tensor([[low]], dtype=torch.float64), torch.tensor([[high]], dtype=torch.float64)
+    )
+    value = run_operation(operation, x[:, None])[:, 0]
     (slope, shift), (over, over_shift) = ((float(a), float(b)) for a, b in (lines.lower, lines.upper))
     tolerance = 1e-14 * (2 + abs(x).max())
     assert bool((slope * x + shift <= value + tolerance).all())
     assert bool((over * x + over_shift >= value - tolerance).all())
-    if node.op in ("sigmoid", "tanh", "relu"):  # not looser than the function's own range
+    if operation.kind in ("sigmoid", "tanh", "relu"):  # not looser than the function's own range
         assert float((over * x + over_shift).min()) <= float(value.max()) + tolerance
         assert float((slope * x + shift).max()) >= float(value.min()) - tolerance
 
@@ -118,16 +120,16 @@ def test_lines_enclose_the_function(node: Node, start: float, size: float, share
 @settings(max_examples=40, deadline=None)
 def test_lines_enclose_a_maximum(seed: int) -> None:
     random = torch.Generator().manual_seed(seed)
-    node = Node(
+    operation = Operation(
         "max_pool", (0,), (2, 3, 2), {}, {"kernel": (2, 2), "stride": (2, 2), "padding": (1, 1), "dilation": (1, 1)}
     )
     low = torch.randn(4, 2, 4, 3, dtype=torch.float64, generator=random)
     high = low + torch.rand(4, 2, 4, 3, dtype=torch.float64, generator=random) * 1.5
-    lines = make_lines(node, low, high)
+    lines = make_lines(operation, low, high)
     assert lines.index is not None
     for _ in range(50):
         x = low + (high - low) * (torch.rand(low.shape, dtype=torch.float64, generator=random) * 2 - 0.5).clamp(0, 1)
-        value, picked = run_node(node, x).flatten(1), x.flatten(1).gather(1, lines.index)
+        value, picked = run_operation(operation, x).flatten(1), x.flatten(1).gather(1, lines.index)
         assert bool((lines.lower[0] * picked + lines.lower[1] <= value).all())
         assert bool((lines.upper[0] * picked + lines.upper[1] >= value).all())
     assert bool((lines.upper[0] == 1).any())

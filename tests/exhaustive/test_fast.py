@@ -251,15 +251,15 @@ def test_reach_is_exactly_what_reads_a_position(kernel: int, stride: int, paddin
     build = GraphBuilder((1, 1, 12))
     padding = padding if kernel > 1 else 0
     pool: dict[str, Any] = {"kernel": (1, kernel), "stride": (1, stride), "padding": (0, padding)}
-    node = build.nodes[build.add("max_pool", [0], **pool, dilation=(1, dilation))]
+    operation = build.operations[build.add("max_pool", [0], **pool, dilation=(1, dilation))]
     for first, last in itertools.combinations_with_replacement(range(12), 2):
         readers = [
             out
-            for out in range(node.shape[2])
+            for out in range(operation.shape[2])
             if any(first <= out * stride - padding + tap * dilation <= last for tap in range(kernel))
         ]
-        span = reach(node, [Span(first, last)], 1)
-        inside = [out for out in range(span.first, span.last + 1) if 0 <= out < node.shape[2]]
+        span = reach(operation, [Span(first, last)], 1)
+        inside = [out for out in range(span.first, span.last + 1) if 0 <= out < operation.shape[2]]
         assert set(readers) <= set(inside)
         if dilation == 1:  # a dilated kernel may skip positions inside its span
             assert inside == readers
@@ -300,7 +300,7 @@ def test_spans_of_a_residual_branch_are_joined() -> None:
     pairs: dict[str, Any] = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1)}
     inner = build.add("conv", [0], weight, groups=1, **pairs)
     build.add("add", [0, inner])
-    found = spans(Graph(tuple(build.nodes)), 2, Span(4, 4), 0)
+    found = spans(Graph(tuple(build.operations)), 2, Span(4, 4), 0)
     assert found == [Span(4, 4), Span(3, 5), Span(3, 5)]
 
 

@@ -215,8 +215,8 @@ def test_numbers_of_operations_survive_folding() -> None:
     network = l0tre.load(module, input_shape=shape, device="cpu")
     assert network.literal is not None
     assert network.graph is not None
-    assert len(network.literal.nodes) > len(network.graph.nodes)
-    kinds = [[graph.nodes[place].op for place in bends(graph)] for graph in (network.literal, network.graph)]
+    assert len(network.literal.operations) > len(network.graph.operations)
+    kinds = [[graph.operations[place].kind for place in bends(graph)] for graph in (network.literal, network.graph)]
     assert kinds[0] == kinds[1] == ["leaky_relu", "max_pool", "relu"]
 
 

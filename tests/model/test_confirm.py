@@ -23,10 +23,10 @@ def network(*end: nn.Module) -> Network:
 
 def nudged(graph: Graph, by: float) -> Graph:
     """The graph with one bias of its last layer changed by a share of itself."""
-    last = graph.nodes[-1]
+    last = graph.operations[-1]
     bias = last.tensors["bias"].clone()
     bias[-1] += by * bias[-1].abs()
-    return Graph((*graph.nodes[:-1], replace(last, tensors={**last.tensors, "bias": bias})))
+    return Graph((*graph.operations[:-1], replace(last, tensors={**last.tensors, "bias": bias})))
 
 
 @pytest.mark.parametrize("end", [(), (nn.Softmax(1),), (nn.LogSoftmax(1),)])

@@ -13,7 +13,9 @@ from torch import Tensor, nn
 
 import l0tre.model.graph as graph_module
 from l0tre.errors import ModelError
-from l0tre.model.graph import OPERATIONS, Graph, GraphBuilder, Node, conv_by_products, run, run_node
+from l0tre.model.graph import Graph, GraphBuilder, Operation, run, run_operation
+from l0tre.model.operations import KINDS
+from l0tre.model.operations.conv import conv_by_products
 
 W = torch.linspace(-1, 1, 4 * 2 * 3 * 2).reshape(4, 2, 3, 2)
 B = torch.linspace(-1, 1, 4)
@@ -73,11 +75,11 @@ def test_operations(op: str, tensors: dict[str, Tensor], attributes: dict[str, A
     result = run(graph, x)
     torch.testing.assert_close(result, expected(x))
     assert result.shape == (batch, *graph.output_shape)
-    torch.testing.assert_close(run_node(graph.nodes[1], *(x for _ in inputs)), result)
+    torch.testing.assert_close(run_operation(graph.operations[1], *(x for _ in inputs)), result)
 
 
 def test_every_operation_is_tested() -> None:
-    assert {case[0] for case in CASES} == set(OPERATIONS)
+    assert {case[0] for case in CASES} == set(KINDS)
 
 
 def residual() -> Graph:
@@ -95,15 +97,15 @@ def test_last_use() -> None:
 def test_results_are_dropped_when_nothing_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
     alive: list[int] = []
     results: list[weakref.ref[Tensor]] = []
-    original = run_node
+    original = run_operation
 
-    def watched(node: Node, *inputs: Tensor) -> Tensor:
+    def watched(operation: Operation, *inputs: Tensor) -> Tensor:
         alive.append(sum(reference() is not None for reference in results))
-        output = original(node, *inputs)
+        output = original(operation, *inputs)
         results.append(weakref.ref(output))
         return output
 
-    monkeypatch.setattr(graph_module, "run_node", watched)
+    monkeypatch.setattr(graph_module, "run_operation", watched)
     graph = residual()
     x = torch.randn(2, 3)
     # The relu stays for the addition; after it only the sum is left. A dead branch leaves nothing behind.
@@ -111,7 +113,7 @@ def test_results_are_dropped_when_nothing_reads_them(monkeypatch: pytest.MonkeyP
     results.clear()
     run(graph, x)
     assert alive == [0, 1, 2, 1]
-    dead = Graph((graph.nodes[0], *(Node("relu", (0,), (3,)) for _ in range(3))))
+    dead = Graph((graph.operations[0], *(Operation("relu", (0,), (3,)) for _ in range(3))))
     alive.clear()
     results.clear()
     torch.testing.assert_close(run(dead, x), x.relu())
@@ -132,7 +134,7 @@ def test_build_keeps_what_the_output_needs() -> None:
     output = builder.add("tanh", (first,), name="last")
     builder.add("tanh", (output,))
     graph = builder.build(output)
-    assert [(node.op, node.inputs, node.name) for node in graph.nodes] == [
+    assert [(operation.kind, operation.inputs, operation.name) for operation in graph.operations] == [
         ("input", (), "pixels"),
         ("relu", (0,), ""),
         ("tanh", (1,), "last"),
@@ -143,12 +145,12 @@ def test_constants_keep_their_values_without_gradients_and_move() -> None:
     builder = GraphBuilder((5,))
     weight = nn.Parameter(M.double() / 3)
     graph = builder.build(builder.add("linear", (0,), {"weight": weight, "bias": None}))
-    assert set(graph.nodes[1].tensors) == {"weight"}
-    assert torch.equal(graph.nodes[1].tensors["weight"], weight.detach())
-    assert not graph.nodes[1].tensors["weight"].requires_grad
+    assert set(graph.operations[1].tensors) == {"weight"}
+    assert torch.equal(graph.operations[1].tensors["weight"], weight.detach())
+    assert not graph.operations[1].tensors["weight"].requires_grad
     narrow = graph.to("cpu", torch.float32)
     assert run(narrow, torch.randn(2, 5)).dtype == torch.float32
-    assert graph.nodes[1].tensors["weight"].dtype == torch.float64
+    assert graph.operations[1].tensors["weight"].dtype == torch.float64
 
 
 @pytest.mark.parametrize("constant", [torch.tensor(2**53 + 1), torch.tensor(1j)], ids=["whole number", "complex"])
@@ -176,7 +178,7 @@ def test_wrong_shapes(op: str, inputs: tuple[int, ...], tensors: dict[str, Tenso
     with pytest.raises(ModelError, match=r"operation culprit does not fit inputs of shape \(2, 4, 5\)") as caught:
         builder.add(op, inputs, tensors, name="culprit", **attributes)
     assert "\n" not in str(caught.value)
-    assert len(builder.nodes) == 2
+    assert len(builder.operations) == 2
 
 
 @pytest.mark.parametrize("shape", [(4, 4, 4), (4, 1, 4), (4, 2, 4), (4, 3, 4)])
@@ -198,12 +200,12 @@ def test_mixing_samples() -> None:
 
 
 def test_node_attributes() -> None:
-    node = Node("conv", (0,), (1,), attributes={"stride": (1, 2), "groups": 3})
-    assert node.ints("stride") == (1, 2)
-    assert node.ints("groups") == (3,)
-    assert node.number("groups") == 3.0
+    operation = Operation("conv", (0,), (1,), attributes={"stride": (1, 2), "groups": 3})
+    assert operation.ints("stride") == (1, 2)
+    assert operation.ints("groups") == (3,)
+    assert operation.number("groups") == 3.0
     with pytest.raises(TypeError, match="stride"):
-        node.number("stride")
+        operation.number("stride")
 
 
 @settings(deadline=None)

@@ -236,7 +236,7 @@ def test_what_rounds_values_is_refused(inner: torch.dtype, last: bool) -> None:
 def test_weights_in_float64_keep_their_values() -> None:
     module = Rounds(torch.float64, torch.float64)
     graph = import_module(module, (6,))
-    assert torch.equal(graph.nodes[1].tensors["weight"], module.first.weight)
+    assert torch.equal(graph.operations[1].tensors["weight"], module.first.weight)
     x = torch.randn(3, 6)
     torch.testing.assert_close(run(graph, x.double()), module(x).detach(), atol=1e-14, rtol=1e-14)
     # A cast that rounds nothing is none.
@@ -258,7 +258,7 @@ def test_the_module_is_left_alone() -> None:
     assert all(parameter.requires_grad for parameter in module.parameters())
     with torch.no_grad():
         next(module.parameters()).zero_()  # the graph does not share memory with the module
-    assert graph.nodes[1].tensors["weight"].abs().sum() > 0
+    assert graph.operations[1].tensors["weight"].abs().sum() > 0
 
 
 def test_the_exporter_is_silent(capfd: pytest.CaptureFixture[str]) -> None:

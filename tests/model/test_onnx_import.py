@@ -112,7 +112,7 @@ def test_torch_export(tmp_path: Path, network: Any, shape: tuple[int, ...], dyna
     with torch.no_grad():
         torch.testing.assert_close(run(graph.to("cpu"), x), module(x), rtol=1e-5, atol=1e-5)
     if simple is not None:
-        assert [node.op for node in simplify(graph).nodes] == ["input", *simple.split()]
+        assert [node.kind for node in simplify(graph).operations] == ["input", *simple.split()]
 
 
 @pytest.mark.parametrize("batch", ["n", "1", "4", "0", "-1", "?"])
@@ -165,7 +165,7 @@ def test_other_precisions(tmp_path: Path, kind: str, tolerance: float) -> None:
         with pytest.raises(UnsupportedOperationError, match="FLOAT16"):
             import_onnx(path)
         return
-    found = compare(path, tolerance).nodes[1].tensors["weight"]
+    found = compare(path, tolerance).operations[1].tensors["weight"]
     assert torch.equal(found, torch.from_numpy(weight.T.astype(np.float64)))
 
 
@@ -184,7 +184,9 @@ def test_casts_that_round_are_refused(tmp_path: Path, body: str) -> None:
 
 def test_casts_that_do_not_round_are_none(tmp_path: Path) -> None:
     body = "f = Cast<to = 1>(x) d = Cast<to = 11>(f) r = Relu(d) v = Cast<to = 11>(w) y = MatMul(r, v)"
-    assert [node.op for node in compare(parsed(tmp_path / "model.onnx", body, outputs="double[n, 2] y")).nodes] == [
+    assert [
+        node.kind for node in compare(parsed(tmp_path / "model.onnx", body, outputs="double[n, 2] y")).operations
+    ] == [
         "input",
         "relu",
         "linear",
@@ -194,7 +196,7 @@ def test_casts_that_do_not_round_are_none(tmp_path: Path) -> None:
 def test_one_matrix_among_outputs_and_unused_operators(tmp_path: Path) -> None:
     body = "a = Constant<value_ints = [-1, 3, 1]>() maps = Reshape(x, a) e = Erf(x) y = MatMul(x, w)"
     path = parsed(tmp_path / "model.onnx", body, outputs="float[n, 3, 1] maps, float[n, 2] y")
-    assert [node.op for node in compare(path).nodes] == ["input", "linear"]
+    assert [node.kind for node in compare(path).operations] == ["input", "linear"]
 
 
 def test_initialisers_listed_as_inputs(tmp_path: Path) -> None:
@@ -208,7 +210,7 @@ def test_local_functions(tmp_path: Path) -> None:
         '<domain: "own", opset_import: ["": 17]> twice (a) => (b) {b = Add(a, a)}'
     )
     path.write_bytes(model.SerializeToString())
-    assert [node.op for node in compare(path).nodes] == ["input", "add"]
+    assert [node.kind for node in compare(path).operations] == ["input", "add"]
 
 
 def external(folder: Path, location: str) -> Path:

@@ -67,7 +67,7 @@ def compare(path: Path, tolerance: float = 1e-5) -> Graph:
     graph, reference, exact = import_onnx(path), onnx_scores(path), onnx_double_scores(path)
     assert len(graph.output_shape) == 1
     simpler = simplify(graph)
-    logits = not any(node.op.endswith("softmax") for node in graph.nodes)
+    logits = not any(node.kind.endswith("softmax") for node in graph.operations)
     for count in (1, 3):
         x = normal(count, *graph.input_shape)
         expected, actual = reference(x), run(graph.to("cpu"), torch.from_numpy(x)).numpy()
@@ -98,7 +98,7 @@ def refused(nodes: Sequence[Any], shape: Sequence[int], weights: Weights | None 
 
 
 def ops(graph: Graph) -> list[str]:
-    return [node.op for node in graph.nodes[1:]]
+    return [node.kind for node in graph.operations[1:]]
 
 
 sizes = st.integers(5, 9)

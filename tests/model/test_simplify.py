@@ -15,7 +15,7 @@ ONE, NONE = (1, 1), (0, 0)
 
 
 def ops(graph: Graph) -> list[str]:
-    return [node.op for node in graph.nodes[1:]]
+    return [operation.kind for operation in graph.operations[1:]]
 
 
 def same(graph: Graph, tolerance: float = 1e-5) -> Graph:
@@ -24,13 +24,15 @@ def same(graph: Graph, tolerance: float = 1e-5) -> Graph:
     x = torch.randn(3, *graph.input_shape, generator=torch.Generator().manual_seed(1)).double()
     torch.testing.assert_close(run(simpler, x), run(graph, x), rtol=tolerance, atol=tolerance)
     assert simpler.output_shape == graph.output_shape
-    assert [node.shape for node in simpler.nodes] == [tuple(value.shape[1:]) for value in values(simpler, x)]
+    assert [operation.shape for operation in simpler.operations] == [
+        tuple(value.shape[1:]) for value in values(simpler, x)
+    ]
     assert ops(simplify(simpler)) == ops(simpler)
     return simpler
 
 
 def values(graph: Graph, x: Tensor) -> list[Tensor]:
-    return [run(Graph(graph.nodes[: position + 1]), x) for position in range(len(graph.nodes))]
+    return [run(Graph(graph.operations[: position + 1]), x) for position in range(len(graph.operations))]
 
 
 def conv(builder: GraphBuilder, source: int, out: int, padding: int = 1, bias: bool = True, groups: int = 1) -> int:
@@ -125,13 +127,13 @@ def test_conv_read_by_an_unused_node_is_folded() -> None:
     shared = conv(builder, 0, 4)
     builder.add("relu", (shared,))
     scale(builder, shared, torch.randn(4, 1, 1), None)
-    assert ops(same(Graph(tuple(builder.nodes)))) == ["conv"]
+    assert ops(same(Graph(tuple(builder.operations)))) == ["conv"]
 
 
 def test_scales_are_merged() -> None:
     builder = GraphBuilder((2, 3))
     for factor, shift in ((None, (2, 1)), ((3,), None), ((), (1, 3)), (None, (2, 3)), ((2, 1), (3,))):
-        source = len(builder.nodes) - 1
+        source = len(builder.operations) - 1
         scale(builder, source, *(None if shape is None else torch.randn(shape) for shape in (factor, shift)))
     assert ops(same(builder.build(5))) == ["scale"]
 
@@ -140,7 +142,7 @@ def test_folding_is_computed_in_double_precision() -> None:
     builder = GraphBuilder((1,))
     linear = builder.add("linear", (0,), {"weight": torch.ones(1, 1), "bias": torch.tensor([1e8])})
     output = scale(builder, linear, torch.tensor(1 + 2**-20), torch.tensor(-1e8))
-    bias = simplify(builder.build(output)).nodes[-1].tensors["bias"]
+    bias = simplify(builder.build(output)).operations[-1].tensors["bias"]
     assert bias.dtype == torch.float64
     assert bias.item() == pytest.approx(1e8 * 2**-20, rel=1e-6)
 
@@ -151,7 +153,7 @@ def test_what_a_bias_was_summed_from_is_kept() -> None:
     linear = builder.add("linear", (0,), tensors)
     once = scale(builder, linear, torch.tensor(-2.0), torch.tensor(2e8))
     graph = builder.build(scale(builder, once, None, torch.tensor([5.0, 7.0])))
-    folded = simplify(graph).nodes[-1]
+    folded = simplify(graph).operations[-1]
     assert folded.tensors["bias"].tolist() == [5.0, 2e8 + 13.0]
     assert folded.tensors["bias_terms"].tolist() == [4e8 + 5.0, 2e8 + 13.0]
 
@@ -160,7 +162,7 @@ def test_precision_is_kept() -> None:
     builder = GraphBuilder((2, 5, 5))
     graph = builder.build(scale(builder, conv(builder, 0, 4), torch.randn(4, 1, 1), None)).to("cpu", torch.float64)
     simpler = simplify(graph)
-    assert simpler.nodes[1].tensors["weight"].dtype == torch.float64
+    assert simpler.operations[1].tensors["weight"].dtype == torch.float64
     x = torch.randn(2, 2, 5, 5, dtype=torch.float64)
     torch.testing.assert_close(run(simpler, x), run(graph, x), rtol=1e-12, atol=1e-12)
 
@@ -206,13 +208,15 @@ def test_other_softmax_stays() -> None:
 def test_input_graph_is_not_changed() -> None:
     builder = GraphBuilder((2, 5, 5))
     graph = builder.build(flat(builder, scale(builder, conv(builder, 0, 4), torch.randn(4, 1, 1), None)))
-    nodes = graph.nodes
-    copies = tuple(replace(node, tensors={k: v.clone() for k, v in node.tensors.items()}) for node in nodes)
+    nodes = graph.operations
+    copies = tuple(
+        replace(operation, tensors={k: v.clone() for k, v in operation.tensors.items()}) for operation in nodes
+    )
     simplify(graph)
-    assert graph.nodes is nodes
-    for node, copy in zip(graph.nodes, copies, strict=True):
-        assert (node.op, node.inputs) == (copy.op, copy.inputs)
-        assert all(torch.equal(node.tensors[key], copy.tensors[key]) for key in copy.tensors)
+    assert graph.operations is nodes
+    for operation, copy in zip(graph.operations, copies, strict=True):
+        assert (operation.kind, operation.inputs) == (copy.kind, copy.inputs)
+        assert all(torch.equal(operation.tensors[key], copy.tensors[key]) for key in copy.tensors)
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
@@ -223,7 +227,7 @@ def test_random_graphs(data: st.DataObject) -> None:
     builder = GraphBuilder((2, 4, 4))
     for _ in range(data.draw(st.integers(1, 12))):
         # Nearby nodes more often, so that chains come up.
-        source = max(0, len(builder.nodes) - 1 - data.draw(st.sampled_from([0, 0, 0, 1, 2, 3])))
+        source = max(0, len(builder.operations) - 1 - data.draw(st.sampled_from([0, 0, 0, 1, 2, 3])))
         shape = builder.shape(source)
         kind = data.draw(st.sampled_from(["scale", "scale", "reshape", "conv", "linear", "relu", "binary"]))
         if kind == "scale":
@@ -239,17 +243,19 @@ def test_random_graphs(data: st.DataObject) -> None:
         elif kind == "relu":
             builder.add("relu", (source,))
         elif kind == "binary":
-            others = [position for position in range(len(builder.nodes)) if builder.shape(position) == shape]
+            others = [position for position in range(len(builder.operations)) if builder.shape(position) == shape]
             builder.add(data.draw(st.sampled_from(["add", "sub"])), (source, data.draw(st.sampled_from(others))))
-    graph = Graph(tuple(builder.nodes))
+    graph = Graph(tuple(builder.operations))
     x = torch.randn(3, 2, 4, 4, dtype=torch.float64)
     wide = graph.to("cpu", torch.float64)
     simpler = simplify(wide)
     expected = run(wide, x)
     torch.testing.assert_close(run(simpler, x), expected, rtol=1e-9, atol=1e-9 * float(expected.abs().max() + 1))
-    assert len(simpler.nodes) <= len(graph.nodes)
-    readers = [source for node in simpler.nodes for source in node.inputs]
-    for node in simpler.nodes:
-        if node.op in ("scale", "reshape"):
-            source = node.inputs[0]
-            assert simpler.nodes[source].op != node.op or (node.op == "scale" and readers.count(source) > 1)
+    assert len(simpler.operations) <= len(graph.operations)
+    readers = [source for operation in simpler.operations for source in operation.inputs]
+    for operation in simpler.operations:
+        if operation.kind in ("scale", "reshape"):
+            source = operation.inputs[0]
+            assert simpler.operations[source].kind != operation.kind or (
+                operation.kind == "scale" and readers.count(source) > 1
+            )

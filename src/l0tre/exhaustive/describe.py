@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from l0tre.exhaustive.scanner import Engine
 from l0tre.locality.local_part import LocalPlan, Span, spans
-from l0tre.model.graph import Graph, Node
+from l0tre.model.graph import Graph, Operation
 
 __all__ = ["Description", "LayerReach", "describe"]
 
@@ -67,30 +67,34 @@ def describe(engine: Engine) -> Description:
     return Description(True, HEADS[plan.head], layers, levels, _saving(plan, layers))
 
 
-def _label(node: Node) -> str:
-    return node.op if not node.name or node.name == node.op else f"{node.op} ({node.name})"
+def _label(operation: Operation) -> str:
+    return (
+        operation.kind
+        if not operation.name or operation.name == operation.kind
+        else f"{operation.kind} ({operation.name})"
+    )
 
 
 def _layer(plan: LocalPlan, place: int) -> LayerReach:
-    node = plan.graph.nodes[place]
+    operation = plan.graph.operations[place]
     window, field = [], []
     for axis in (0, 1):
         size = plan.graph.input_shape[1 + axis]
         middle = size // 2
-        window.append(min(spans(plan.graph, place, Span(middle, middle), axis)[-1].size, node.shape[1 + axis]))
-        centre = node.shape[1 + axis] // 2
+        window.append(min(spans(plan.graph, place, Span(middle, middle), axis)[-1].size, operation.shape[1 + axis]))
+        centre = operation.shape[1 + axis] // 2
         reached = [spans(plan.graph, place, Span(i, i), axis)[-1] for i in range(size)]
         field.append(sum(span.first <= centre <= span.last for span in reached))
-    share = math.prod(window) / math.prod(node.shape[1:])
+    share = math.prod(window) / math.prod(operation.shape[1:])
     return LayerReach(
-        _label(node), node.shape, (window[0], window[1]), share, (field[0], field[1]), plan.strides[place]
+        _label(operation), operation.shape, (window[0], window[1]), share, (field[0], field[1]), plan.strides[place]
     )
 
 
 def _saving(plan: LocalPlan, layers: tuple[LayerReach, ...]) -> float:
-    whole = sum(_products(plan.graph, place, 1.0) for place in range(1, len(plan.graph.nodes)))
+    whole = sum(_products(plan.graph, place, 1.0) for place in range(1, len(plan.graph.operations)))
     cropped = 0.0
-    for place in range(1, len(plan.graph.nodes)):
+    for place in range(1, len(plan.graph.operations)):
         if place <= plan.cut:
             share = layers[place].share
         else:
@@ -100,8 +104,8 @@ def _saving(plan: LocalPlan, layers: tuple[LayerReach, ...]) -> float:
 
 
 def _products(graph: Graph, place: int, share: float) -> float:
-    """Multiplications of a node when a share of its positions (for a dense layer: of its inputs) is computed."""
-    node = graph.nodes[place]
-    if node.op == "conv":
-        return share * node.tensors["weight"].numel() * node.shape[1] * node.shape[2]
-    return share * node.tensors["weight"].numel() if node.op == "linear" else 0.0
+    """Multiplications of an operation when a share of its positions (for a dense layer: of its inputs) is computed."""
+    operation = graph.operations[place]
+    if operation.kind == "conv":
+        return share * operation.tensors["weight"].numel() * operation.shape[1] * operation.shape[2]
+    return share * operation.tensors["weight"].numel() if operation.kind == "linear" else 0.0

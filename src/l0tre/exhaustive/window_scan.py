@@ -215,7 +215,7 @@ class WindowScanner:
         """Single groups when what is behind the cut needs its whole map."""
         plan = self.locality.plan
         count, points = len(whole.images), self.locality.grid.shape[1]
-        largest = max(torch.Size(node.shape).numel() for node in plan.graph.nodes[plan.cut :])
+        largest = max(torch.Size(operation.shape).numel() for operation in plan.graph.operations[plan.cut :])
         step = max(1, self.work // (16 * count * points * largest))
         parts, visited = [], []
         for phase, every in phases(self.locality):
@@ -258,7 +258,7 @@ class WindowScanner:
         members = unrank(torch.arange(start, stop), self.level.domain.groups, self.level.t)
         near = torch.stack([meet(self.locality, members[:, a], members[:, b]) for a, b in _couples(self.level.t)])
         together, apart = near.all(0), ~near.any(0)
-        if plan.tail < len(plan.graph.nodes):
+        if plan.tail < len(plan.graph.operations):
             apart = torch.zeros_like(apart)  # layers behind the dense one need every point
         kinds = [kind.nonzero()[:, 0] for kind in (apart, ~apart & ~together, together)]
         patterns = make_patterns(self.locality, members[kinds[2]], images, self.work)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from l0tre.locality.local_part import POINTWISE, Span, overlap, stage_spans
+from l0tre.locality.local_part import Span, bends_in_place, overlap, stage_spans
 from l0tre.locality.pair_interactions import Alone, carry_interactions, is_chain, meeting_sites, reaches
 from l0tre.locality.single_pixels import Locality, PixelEffects, batches, seed, share
 from l0tre.locality.windows import Box, Sites, apply_head, carry, common_part, shifted
@@ -63,7 +63,7 @@ def make_patterns(locality: Locality, sets: Tensor, images: int, budget: int) ->
     patterns: list[Pattern] = []
     for start in stage.unique().tolist():
         chosen = (stage == start).nonzero()[:, 0]
-        ends = [_at_home(locality, places[chosen], origin[chosen], node) for node in (start, plan.cut)]
+        ends = [_at_home(locality, places[chosen], origin[chosen], operation) for operation in (start, plan.cut)]
         keys, which = torch.cat(ends, 1).unique(dim=0, return_inverse=True)
         order = chosen[which.argsort(stable=True)]
         stops = torch.bincount(which, minlength=len(keys)).cumsum(0).tolist()
@@ -74,22 +74,22 @@ def make_patterns(locality: Locality, sets: Tensor, images: int, budget: int) ->
     return patterns
 
 
-def _at_home(locality: Locality, places: Tensor, origin: Tensor, node: int) -> Tensor:
-    """Boxes of the pixels of sets at a node, moved to the sets' homes, ``[sets, 4 * t]``."""
-    pace = locality.plan.stride // locality.plan.strides[node]
+def _at_home(locality: Locality, places: Tensor, origin: Tensor, operation: int) -> Tensor:
+    """Boxes of the pixels of sets at an operation, moved to the sets' homes, ``[sets, 4 * t]``."""
+    pace = locality.plan.stride // locality.plan.strides[operation]
     shift = pace * origin[:, [0, 0, 1, 1]]
-    return (locality.boxes(places, node) - shift[:, None]).flatten(1)
+    return (locality.boxes(places, operation) - shift[:, None]).flatten(1)
 
 
 def _stages(locality: Locality, places: Tensor) -> Tensor:
     """For each set the latest stage before which its windows never meet at an operation that is not linear."""
-    nodes = locality.plan.graph.nodes
+    operations = locality.plan.graph.operations
     best = torch.zeros(len(places), dtype=torch.int64)
     apart = torch.ones(len(places), dtype=torch.bool)
     done = 0
     for stage in locality.stages[:-1]:
         for place in range(done + 1, stage + 1):
-            if nodes[place].op in POINTWISE or nodes[place].op == "max_pool":
+            if bends_in_place(operations[place]):
                 boxes = locality.boxes(places, place)
                 for a, b in itertools.combinations(range(places.shape[1]), 2):
                     apart &= ~share(boxes[:, a], boxes[:, b])

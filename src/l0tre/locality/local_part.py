@@ -10,25 +10,28 @@ from functools import cached_property
 
 from torch import Tensor
 
-from l0tre.model.graph import Graph, Node
+from l0tre.model.graph import Graph, Operation
+from l0tre.model.operations import KINDS
+from l0tre.model.operations.kind import Curve, Everywhere, Join, Linear, Local, Place, Selection
+from l0tre.model.operations.pointwise import POINTWISE
 from l0tre.model.rounding import bends
 
 __all__ = [
-    "POINTWISE",
     "LocalPlan",
     "Span",
+    "bends_in_place",
+    "is_curve",
+    "local_place",
     "need",
     "overlap",
     "plan_local",
     "reach",
+    "selects",
     "spans",
     "stage_spans",
-    "window",
     "window_share",
 ]
 
-POINTWISE = frozenset({"relu", "leaky_relu", "sigmoid", "tanh", "clip"})
-JOINS = frozenset({"add", "sub", "concat"})
 # Share of the cut's map that one pixel may reach; beyond it whole forward passes are as good.
 MOST_SHARE = {"linear": 0.8, "mean": 0.8, "map": 0.5}
 
@@ -52,12 +55,12 @@ class LocalPlan:
 
     Attributes:
         graph: The network, its input seen as a map ``(C, H, W)``.
-        cut: The last local node; everything behind it reads only this node.
+        cut: The last local operation; everything behind it reads only this operation.
         head: What reads the cut: ``linear`` (a dense layer on the flattened map), ``mean`` (the mean of every channel)
             or ``map`` (anything else, which needs the whole map).
-        tail: The first node that is computed in full.
-        strides: For each node up to the cut, how many input pixels one step of its map stands for.
-        joints: Nodes up to the cut that alone connect what is before and behind them, the input first.
+        tail: The first operation that is computed in full.
+        strides: For each operation up to the cut, how many input pixels one step of its map stands for.
+        joints: Operations up to the cut that alone connect what is before and behind them, the input first.
         matrices: Convolutions of windows as matrices, worked out as they are needed.
     """
 
@@ -94,8 +97,8 @@ def plan_local(graph: Graph, most_share: Mapping[str, float] = MOST_SHARE) -> Lo
     if len(graph.input_shape) != 3:
         return f"inputs of shape {graph.input_shape} are not maps of channels, height and width"
     strides = [1]
-    for node in graph.nodes[1:]:
-        stride = _stride(node, graph, strides)
+    for operation in graph.operations[1:]:
+        stride = _stride(operation, graph, strides)
         if stride is None:
             break
         strides.append(stride)
@@ -107,55 +110,46 @@ def plan_local(graph: Graph, most_share: Mapping[str, float] = MOST_SHARE) -> Lo
             continue
         kept = tuple(joint for joint in joints if joint <= cut)
         return LocalPlan(graph, cut, head, tail, tuple(strides[: cut + 1]), kept)
-    stopper = graph.nodes[len(strides)] if len(strides) < len(graph.nodes) else graph.nodes[-1]
-    return (
-        f"a single pixel reaches most of the map before {stopper.name or stopper.op} ({stopper.op}) mixes all positions"
-    )
+    stopper = graph.operations[len(strides)] if len(strides) < len(graph.operations) else graph.operations[-1]
+    name = f"{stopper.name or stopper.kind} ({stopper.kind})"
+    return f"a single pixel reaches most of the map before {name} mixes all positions"
 
 
 def spans(graph: Graph, upto: int, first: Span, axis: int, start: int = 0) -> list[Span]:
-    """What a span of one node reaches at every later local node.
+    """What a span of one operation reaches at every later local operation.
 
     Args:
         graph: The network.
-        upto: The last node asked about.
-        first: The span at node ``start``.
+        upto: The last operation asked about.
+        first: The span at operation ``start``.
         axis: 0 for rows, 1 for columns.
         start: A joint of the plan.
 
     Returns:
-        One span for each node from ``start`` to ``upto``, not clipped to the maps.
+        One span for each operation from ``start`` to ``upto``, not clipped to the maps.
     """
     found = [first]
-    for node in graph.nodes[start + 1 : upto + 1]:
-        found.append(reach(node, [found[source - start] for source in node.inputs], axis))
+    for operation in graph.operations[start + 1 : upto + 1]:
+        found.append(reach(operation, [found[source - start] for source in operation.inputs], axis))
     return found
 
 
-def reach(node: Node, sources: Sequence[Span], axis: int) -> Span:
-    """The positions of a node's output that read any position of its inputs' spans."""
+def reach(operation: Operation, sources: Sequence[Span], axis: int) -> Span:
+    """The positions of an operation's output that read any position of its inputs' spans."""
     sources = [span for span in sources if span.size]  # a branch that skips the position adds nothing
     if not sources:
         return Span(0, -1)
     low, high = min(span.first for span in sources), max(span.last for span in sources)
-    if node.op == "pad":
-        shift = _front(node, axis)
-        return Span(low + shift, high + shift)
-    if node.op not in ("conv", "max_pool", "avg_pool"):
-        return Span(low, high)
-    kernel, stride, padding, dilation = window(node, axis)
-    return Span(-((-(low + padding - (kernel - 1) * dilation)) // stride), (high + padding) // stride)
+    window = local_place(operation).window(operation, axis)
+    first = low + window.padding - (window.kernel - 1) * window.dilation
+    return Span(-(-first // window.stride), (high + window.padding) // window.stride)
 
 
-def need(node: Node, span: Span, axis: int) -> Span:
-    """The positions of a node's input that a span of its output reads."""
-    if node.op == "pad":
-        shift = _front(node, axis)
-        return Span(span.first - shift, span.last - shift)
-    if node.op not in ("conv", "max_pool", "avg_pool"):
-        return span
-    kernel, stride, padding, dilation = window(node, axis)
-    return Span(span.first * stride - padding, span.last * stride - padding + (kernel - 1) * dilation)
+def need(operation: Operation, span: Span, axis: int) -> Span:
+    """The positions of an operation's input that a span of its output reads."""
+    window = local_place(operation).window(operation, axis)
+    first, last = (end * window.stride - window.padding for end in (span.first, span.last))
+    return Span(first, last + (window.kernel - 1) * window.dilation)
 
 
 def overlap(a: Span, b: Span) -> Span:
@@ -163,11 +157,32 @@ def overlap(a: Span, b: Span) -> Span:
     return Span(max(a.first, b.first), min(a.last, b.last))
 
 
-def window(node: Node, axis: int) -> tuple[int, int, int, int]:
-    """Kernel, stride, padding and dilation of a convolution or pooling along one axis."""
-    kernel = node.tensors["weight"].shape[2 + axis] if node.op == "conv" else node.ints("kernel")[axis]
-    dilation = 1 if node.op == "avg_pool" else node.ints("dilation")[axis]
-    return int(kernel), node.ints("stride")[axis], node.ints("padding")[axis], dilation
+def is_curve(operation: Operation) -> bool:
+    """Whether an operation is elementwise and not linear."""
+    return isinstance(KINDS[operation.kind], Curve)
+
+
+def selects(operation: Operation) -> bool:
+    """Whether every output of an operation is one of its inputs, as with a max pool."""
+    return isinstance(KINDS[operation.kind], Selection)
+
+
+def bends_in_place(operation: Operation) -> bool:
+    """Whether a local operation is not linear."""
+    return isinstance(KINDS[operation.kind], Curve | Selection)
+
+
+def local_place(operation: Operation) -> Local:
+    """How a local operation sees its input; one that joins maps sees the same position of each."""
+    place = _place(operation)
+    return place if isinstance(place, Local) else POINTWISE
+
+
+def _place(operation: Operation) -> Place:
+    kind = KINDS[operation.kind]
+    if isinstance(kind, Linear | Selection):
+        return kind.place
+    return POINTWISE if isinstance(kind, Curve) else Everywhere()
 
 
 def window_share(graph: Graph, cut: int) -> float:
@@ -176,58 +191,40 @@ def window_share(graph: Graph, cut: int) -> float:
     for axis in (0, 1):
         size = graph.input_shape[1 + axis]
         middle = range(size // 2, min(size, size // 2 + 8))
-        extent = graph.nodes[cut].shape[1 + axis]
+        extent = graph.operations[cut].shape[1 + axis]
         largest = max(spans(graph, cut, Span(i, i), axis)[-1].size for i in middle)
         share *= min(largest / extent, 1.0) if size > 1 else 1.0
     return share
 
 
-def _front(node: Node, axis: int) -> int:
-    """Padding in front of an axis; ``F.pad`` lists the last axis first."""
-    padding = node.ints("padding")
-    return padding[0] if axis == 1 else padding[2] if len(padding) > 2 else 0
-
-
-def _stride(node: Node, graph: Graph, strides: Sequence[int]) -> int | None:
-    """Stride of a node's map in input pixels, or ``None`` if the node is not local."""
-    if len(node.shape) != 3 or any(source >= len(strides) for source in node.inputs):
+def _stride(operation: Operation, graph: Graph, strides: Sequence[int]) -> int | None:
+    """Stride of an operation's map in input pixels, or ``None`` if the operation is not local."""
+    if len(operation.shape) != 3 or any(source >= len(strides) for source in operation.inputs):
         return None
-    before = {strides[source] for source in node.inputs}
+    before = {strides[source] for source in operation.inputs}
     if len(before) > 1:
         return None
     (stride,) = before
-    if node.op in POINTWISE:
-        return stride
-    if node.op in JOINS:
-        same = all(graph.nodes[source].shape[1:] == node.shape[1:] for source in node.inputs)
-        channels = node.op == "concat" or all(graph.nodes[source].shape == node.shape for source in node.inputs)
-        return stride if same and channels and node.attributes.get("dim", 0) == 0 else None
-    if node.op == "scale":
-        factor = node.tensors.get("scale")
-        uniform = factor is None or factor.numel() == 1 or (factor.ndim == 3 and factor.shape[1:] == (1, 1))
-        same = graph.nodes[node.inputs[0]].shape == node.shape
-        return stride if uniform and same else None
-    if node.op == "pad":
-        return stride if len(node.ints("padding")) <= 4 else None
-    if node.op == "avg_pool" and any(node.ints("padding")) and not node.attributes["count_include_pad"]:
+    place, shapes = _place(operation), [graph.operations[source].shape for source in operation.inputs]
+    if isinstance(place, Join):
+        return stride if place.fits(operation, shapes) else None
+    if isinstance(place, Everywhere) or not (place.sees(operation, shapes[0]) and place.uniform(operation)):
         return None
-    if node.op in ("conv", "max_pool", "avg_pool"):
-        rows, columns = node.ints("stride")
-        return stride * rows if rows == columns else None
-    return None
+    rows, columns = (place.window(operation, axis).stride for axis in (0, 1))
+    return stride * rows if rows == columns else None
 
 
 def _head(graph: Graph, cut: int) -> tuple[str, int]:
-    """What reads the cut, and the first node behind that."""
-    readers = [place for place, node in enumerate(graph.nodes) if cut in node.inputs]
+    """What reads the cut, and the first operation behind that."""
+    readers = [place for place, operation in enumerate(graph.operations) if cut in operation.inputs]
     if len(readers) != 1:
         return "map", cut + 1
-    reader = graph.nodes[readers[0]]
-    if reader.op == "mean" and sorted(reader.ints("dims")) == [1, 2]:
+    reader = graph.operations[readers[0]]
+    if reader.kind == "mean" and sorted(reader.ints("dims")) == [1, 2]:
         return "mean", readers[0] + 1
-    if reader.op == "reshape" and len(reader.shape) == 1:
-        behind = [place for place, node in enumerate(graph.nodes) if readers[0] in node.inputs]
-        if len(behind) == 1 and graph.nodes[behind[0]].op == "linear":
+    if reader.kind == "reshape" and len(reader.shape) == 1:
+        behind = [place for place, operation in enumerate(graph.operations) if readers[0] in operation.inputs]
+        if len(behind) == 1 and graph.operations[behind[0]].kind == "linear":
             return "linear", behind[0] + 1
     return "map", cut + 1
 
@@ -237,20 +234,25 @@ def _as_map(graph: Graph) -> Graph:
     if len(graph.input_shape) != 1:
         return graph
     size = graph.input_shape[0]
-    nodes: list[Node] = [replace(graph.nodes[0], shape=(1, 1, size))]
-    rest = list(graph.nodes[1:])
-    while rest and rest[0].op in POINTWISE | {"scale"} and rest[0].inputs == (len(nodes) - 1,):
-        nodes.append(replace(rest.pop(0), shape=(1, 1, size)))
-    place = len(nodes)
-    if any(source < place - 1 for node in rest for source in node.inputs):
+    operations: list[Operation] = [replace(graph.operations[0], shape=(1, 1, size))]
+    rest = list(graph.operations[1:])
+    while rest and _by_value(rest[0]) and rest[0].inputs == (len(operations) - 1,):
+        operations.append(replace(rest.pop(0), shape=(1, 1, size)))
+    place = len(operations)
+    if any(source < place - 1 for operation in rest for source in operation.inputs):
         return graph  # something reads past the elementwise part
-    nodes.append(Node("reshape", (place - 1,), (size,), attributes={"shape": (size,)}))
-    moved = [replace(node, inputs=tuple(source + 1 for source in node.inputs)) for node in rest]
-    return Graph((*nodes, *moved))
+    operations.append(Operation("reshape", (place - 1,), (size,), attributes={"shape": (size,)}))
+    moved = [replace(operation, inputs=tuple(source + 1 for source in operation.inputs)) for operation in rest]
+    return Graph((*operations, *moved))
+
+
+def _by_value(operation: Operation) -> bool:
+    """Whether every output depends on the input in the same place alone, whatever the shape."""
+    return is_curve(operation) or operation.kind == "scale"
 
 
 def stage_spans(plan: LocalPlan, start: int, rows: Span, target: Span, axis: int) -> Mapping[int, Span]:
-    """The positions to compute at every node from ``start`` to the cut.
+    """The positions to compute at every operation from ``start`` to the cut.
 
     Args:
         plan: The local part.
@@ -260,17 +262,17 @@ def stage_spans(plan: LocalPlan, start: int, rows: Span, target: Span, axis: int
         axis: 0 for rows, 1 for columns.
 
     Returns:
-        For each node what is both reached by the change and read by the target.
+        For each operation what is both reached by the change and read by the target.
     """
     graph = plan.graph
     reached = spans(graph, plan.cut, rows, axis, start)
     wanted: dict[int, Span] = {plan.cut: target}
     for place in range(plan.cut, start, -1):
-        node = graph.nodes[place]
+        operation = graph.operations[place]
         if place not in wanted:
             continue
-        back = need(node, wanted[place], axis)
-        for source in node.inputs:
+        back = need(operation, wanted[place], axis)
+        for source in operation.inputs:
             if source >= start:
                 known = wanted.get(source)
                 wanted[source] = (

@@ -10,13 +10,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from l0tre.locality.local_part import POINTWISE, LocalPlan, need, overlap, spans
+from l0tre.locality.local_part import LocalPlan, bends_in_place, need, overlap, selects, spans
 from l0tre.locality.windows import Base, Box, Sites, carry_linear, inside, patches, shifted, window_values
-from l0tre.model.graph import Node, run_node
+from l0tre.model.graph import Operation, run_operation
 
 __all__ = ["Alone", "carry_interactions", "is_chain", "meeting_sites", "reaches"]
-
-BENDING = POINTWISE | {"max_pool"}
 
 
 @dataclass(frozen=True)
@@ -24,8 +22,8 @@ class Alone:
     """What each of two groups does alone.
 
     Attributes:
-        kept: Nodes where that is known: the start, and every linear operation that another kind of operation reads.
-        fetch: Gives it for a group (0 or 1), one of these nodes and a box there,
+        kept: Operations where that is known: the start, and every linear one that another kind reads.
+        fetch: Gives it for a group (0 or 1), one of these operations and a box there,
             ``[images, sites, points, C, rows, columns]``; zero outside the group's window.
     """
 
@@ -35,17 +33,17 @@ class Alone:
 
 def is_chain(plan: LocalPlan) -> bool:
     """Whether every operation up to the cut reads the one before it, so that there is one rest at a time."""
-    return all(node.inputs == (place,) for place, node in enumerate(plan.graph.nodes[1 : plan.cut + 1]))
+    return all(operation.inputs == (place,) for place, operation in enumerate(plan.graph.operations[1 : plan.cut + 1]))
 
 
 def reaches(plan: LocalPlan, start: int, box: Box) -> tuple[Box, ...]:
-    """What a box at a node reaches at this node and every later one up to the cut."""
+    """What a box at an operation reaches at this operation and every later one up to the cut."""
     rows, columns = (spans(plan.graph, plan.cut, span, axis, start) for axis, span in enumerate(box))
     return tuple(zip(rows, columns, strict=True))
 
 
 def meeting_sites(plan: LocalPlan, start: int, boxes: tuple[Box, Box], steps: Tensor) -> Sites:
-    """Where the windows of two groups meet from a node on."""
+    """Where the windows of two groups meet from an operation on."""
     first, second = (reaches(plan, start, box) for box in boxes)
     rows, columns = (
         {start + place: overlap(a[axis], b[axis]) for place, (a, b) in enumerate(zip(first, second, strict=True))}
@@ -61,7 +59,7 @@ def carry_interactions(plan: LocalPlan, base: Base, sites: Sites, start: int, al
         plan: The local part, a chain.
         base: The unchanged images.
         sites: Where the pairs are, and where their windows meet from ``start`` on.
-        start: A node at which the two changes still add up.
+        start: A operation at which the two changes still add up.
         alone: What each of the two does alone, see :class:`Alone`.
 
     Returns:
@@ -70,15 +68,15 @@ def carry_interactions(plan: LocalPlan, base: Base, sites: Sites, start: int, al
     """
     rest: Tensor | None = None
     for place in range(start + 1, plan.cut + 1):
-        node = plan.graph.nodes[place]
+        operation = plan.graph.operations[place]
         if not all(span.size for span in sites.box(place)):
             rest = None
-        elif node.op in BENDING:
+        elif bends_in_place(operation):
             if rest is not None:
                 base.rests.see(plan.bends[place], rest)
             rest = _bend(plan, base.maps, sites, place, alone, rest)
         elif rest is not None:
-            rest = carry_linear(plan, sites, place, node, rest)
+            rest = carry_linear(plan, sites, place, operation, rest)
     return rest
 
 
@@ -86,18 +84,18 @@ def _bend(
     plan: LocalPlan, maps: Sequence[Tensor], sites: Sites, place: int, alone: Alone, rest: Tensor | None
 ) -> Tensor:
     """The rest behind an operation that is not linear."""
-    node = plan.graph.nodes[place]
+    operation = plan.graph.operations[place]
     wanted, before = _before(plan, maps, sites, place, sites.box(place))
     first, second = (_alone(plan, maps, sites, place - 1, alone, side, wanted) for side in (0, 1))
     own = before[:, :, None]
     both = first[:, :, :, None] + (second + own)[:, :, None]
     if rest is not None:
         both += shifted(rest, sites.box(place - 1), wanted).view(both.shape)
-    total = _apply(node, both.flatten(2, 3))
+    total = _apply(operation, both.flatten(2, 3))
     shape = total.shape
     total = total.view(*both.shape[:4], *shape[3:])
-    total -= _apply(node, first + own)[:, :, :, None]
-    total -= (_apply(node, second + own) - _apply(node, own))[:, :, None]
+    total -= _apply(operation, first + own)[:, :, :, None]
+    total -= (_apply(operation, second + own) - _apply(operation, own))[:, :, None]
     # Where a whole patch lies outside the map, infinity minus infinity.
     return inside(total.view(shape), plan, sites, place)
 
@@ -105,23 +103,23 @@ def _bend(
 def _alone(
     plan: LocalPlan, maps: Sequence[Tensor], sites: Sites, place: int, alone: Alone, side: int, box: Box
 ) -> Tensor:
-    """What one of the two does alone, also at nodes where that is not kept: from the node before."""
+    """What one of the two does alone, also at operations where that is not kept: from the operation before."""
     if place in alone.kept:
         return alone.fetch(side, place, box)
-    node = plan.graph.nodes[place]
+    operation = plan.graph.operations[place]
     wanted, before = _before(plan, maps, sites, place, box)
     own = before[:, :, None]
     change = _alone(plan, maps, sites, place - 1, alone, side, wanted)
-    return inside(_apply(node, change + own) - _apply(node, own), plan, sites, place, box)
+    return inside(_apply(operation, change + own) - _apply(operation, own), plan, sites, place, box)
 
 
 def _before(plan: LocalPlan, maps: Sequence[Tensor], sites: Sites, place: int, box: Box) -> tuple[Box, Tensor]:
     """What an operation reads for a box of its output: where, and the images' own values there."""
-    node = plan.graph.nodes[place]
-    wanted = (need(node, box[0], 0), need(node, box[1], 1))
-    fill = float("-inf") if node.op == "max_pool" else 0.0
+    operation = plan.graph.operations[place]
+    wanted = (need(operation, box[0], 0), need(operation, box[1], 1))
+    fill = float("-inf") if selects(operation) else 0.0
     return wanted, window_values(maps[place - 1], plan, sites, place - 1, wanted, fill)
 
 
-def _apply(node: Node, value: Tensor) -> Tensor:
-    return patches(node, value) if node.op == "max_pool" else run_node(node, value)
+def _apply(operation: Operation, value: Tensor) -> Tensor:
+    return patches(operation, value) if selects(operation) else run_operation(operation, value)

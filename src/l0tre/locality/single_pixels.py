@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from l0tre.domain import Domain
-from l0tre.locality.local_part import POINTWISE, LocalPlan, Span, spans
+from l0tre.locality.local_part import LocalPlan, Span, bends_in_place, spans
 from l0tre.locality.windows import Base, Sites, apply_head, carry
 
 __all__ = [
@@ -41,8 +41,8 @@ class Locality:
             cut, clipped to the map.
         stages: Joints at which the changes of single groups are kept, to start sets from: outputs of linear operations
             that feed another kind of operation, and the cut.
-        reached: For the input and every later node up to the cut, int64 ``[height, 2]`` and ``[width, 2]`` on the CPU:
-            first and last position that each row and column of the image reaches there, not clipped.
+        reached: For the input and every later operation up to the cut, int64 ``[height, 2]`` and ``[width, 2]`` on the
+            CPU: first and last position that each row and column of the image reaches there, not clipped.
     """
 
     plan: LocalPlan
@@ -53,14 +53,14 @@ class Locality:
     stages: tuple[int, ...]
     reached: tuple[tuple[Tensor, Tensor], ...]
 
-    def extent(self, node: int) -> tuple[int, int]:
-        """Largest height and width of what one pixel reaches at a node."""
-        rows, columns = (int((table[:, 1] - table[:, 0]).max()) + 1 for table in self.reached[node])
+    def extent(self, operation: int) -> tuple[int, int]:
+        """Largest height and width of what one pixel reaches at an operation."""
+        rows, columns = (int((table[:, 1] - table[:, 0]).max()) + 1 for table in self.reached[operation])
         return rows, columns
 
-    def boxes(self, places: Tensor, node: int) -> Tensor:
-        """First and last row, first and last column that pixels ``[..., 2]`` reach at a node, ``[..., 4]``."""
-        return torch.cat([self.reached[node][axis][places[..., axis]] for axis in (0, 1)], -1)
+    def boxes(self, places: Tensor, operation: int) -> Tensor:
+        """First and last row, first and last column that pixels ``[..., 2]`` reach at an operation, ``[..., 4]``."""
+        return torch.cat([self.reached[operation][axis][places[..., axis]] for axis in (0, 1)], -1)
 
 
 @dataclass(frozen=True)
@@ -96,19 +96,20 @@ def make_locality(plan: LocalPlan, domain: Domain, grid: Tensor) -> Locality | s
     for axis in (0, 1):
         lines = [spans(plan.graph, plan.cut, Span(i, i), axis) for i in range(plan.graph.input_shape[1 + axis])]
         tables.append(torch.tensor([[[span.first, span.last] for span in line] for line in lines]))
-    reached = tuple((tables[0][:, node], tables[1][:, node]) for node in range(plan.cut + 1))
+    reached = tuple((tables[0][:, operation], tables[1][:, operation]) for operation in range(plan.cut + 1))
     windows = [
         torch.stack(
-            [found[:, 0].clamp(min=0), found[:, 1].clamp(max=plan.graph.nodes[plan.cut].shape[1 + axis] - 1)], 1
+            [found[:, 0].clamp(min=0), found[:, 1].clamp(max=plan.graph.operations[plan.cut].shape[1 + axis] - 1)], 1
         )
         for axis, found in enumerate(reached[plan.cut])
     ]
     clipped = torch.cat([windows[axis][places[:, axis]] for axis in (0, 1)], 1)
-    kinds = POINTWISE | {"max_pool"}
     inner = [
         joint
         for joint in plan.joints
-        if 0 < joint < plan.cut and plan.graph.nodes[joint].op not in kinds and plan.graph.nodes[joint + 1].op in kinds
+        if 0 < joint < plan.cut
+        and not bends_in_place(plan.graph.operations[joint])
+        and bends_in_place(plan.graph.operations[joint + 1])
     ]
     return Locality(plan, domain, grid, places, clipped, (*inner, plan.cut), reached)
 
@@ -147,7 +148,7 @@ def seed(locality: Locality, images: Tensor, groups: Tensor) -> Tensor:
 
 
 def single_sites(locality: Locality, phase: Pixel, groups: Tensor, upto: int) -> Sites:
-    """Where groups of one phase are, and their windows at every node up to one."""
+    """Where groups of one phase are, and their windows at every operation up to one."""
     graph = locality.plan.graph
     rows, columns = (spans(graph, upto, Span(phase[axis], phase[axis]), axis) for axis in (0, 1))
     steps = (locality.places[groups] // locality.plan.stride).T
@@ -176,7 +177,7 @@ def single_changes(locality: Locality, images: Tensor, base: Base, *, keep: bool
             len(images),
             locality.domain.groups,
             points,
-            plan.graph.nodes[stage].shape[0],
+            plan.graph.operations[stage].shape[0],
             *locality.extent(stage),
             device=images.device,
         )
@@ -199,12 +200,12 @@ def single_changes(locality: Locality, images: Tensor, base: Base, *, keep: bool
 def table_bytes(locality: Locality, t: int) -> int:
     """Memory of the tables for one image at level ``t``, in bytes."""
     graph, groups, points = locality.plan.graph, locality.domain.groups, locality.grid.shape[1]
-    features = graph.nodes[locality.plan.tail - 1].shape[-1]
+    features = graph.operations[locality.plan.tail - 1].shape[-1]
     total = groups * points * features
     if t > 1:
         for stage in locality.stages:
             rows, columns = locality.extent(stage)
-            total += groups * points * graph.nodes[stage].shape[0] * rows * columns
+            total += groups * points * graph.operations[stage].shape[0] * rows * columns
     if t > 2:
         rows, columns = (size * locality.plan.stride for size in locality.extent(locality.plan.cut))
         near = (2 * rows + 1) * (2 * columns + 1) // 2
@@ -216,10 +217,10 @@ def batches(plan: LocalPlan, sites: Sites, variants: int, start: int, budget: in
     """Ranges of places whose windows fit the budget together."""
 
     def volume(place: int) -> int:
-        return plan.graph.nodes[place].shape[0] * sites.rows[place].size * sites.columns[place].size
+        return plan.graph.operations[place].shape[0] * sites.rows[place].size * sites.columns[place].size
 
     largest = max(volume(place) for place in sites.rows if place >= start)
-    matrix = volume(plan.cut) * plan.graph.nodes[plan.tail - 1].shape[-1] if plan.head == "linear" else 0
+    matrix = volume(plan.cut) * plan.graph.operations[plan.tail - 1].shape[-1] if plan.head == "linear" else 0
     step = max(1, budget // (4 * (4 * variants * largest + 2 * matrix)))
     for first in range(0, len(sites), step):
         yield first, min(first + step, len(sites))

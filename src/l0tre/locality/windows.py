@@ -11,9 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from l0tre.locality.local_part import POINTWISE, LocalPlan, Span, need, overlap, reach
-from l0tre.model.graph import Node, convolve, run_node
-from l0tre.model.rounding import Peaks
+from l0tre.locality.local_part import LocalPlan, Span, is_curve, local_place, need, overlap, reach
+from l0tre.model.graph import Operation, run_operation
+from l0tre.model.operations import KINDS
+from l0tre.model.operations.conv import convolve
+from l0tre.model.operations.kind import Join, Linear, LinearBounds, Selection
+from l0tre.model.rounding import Peaks, gates
 
 __all__ = [
     "Base",
@@ -29,6 +32,7 @@ __all__ = [
     "paste",
     "patches",
     "shifted",
+    "sums_products",
     "window_values",
 ]
 
@@ -48,7 +52,7 @@ class Base:
     """The unchanged images.
 
     Attributes:
-        maps: Output of every node up to the cut, each ``[images, C, H, W]``.
+        maps: Output of every operation up to the cut, each ``[images, C, H, W]``.
         head: Output of the layer behind the cut (``linear`` or ``mean``), ``[images, features]``; for another head the
             cut's map.
         peaks: The largest values at what operations that are not linear read, by their number (see ``rounding.bends``).
@@ -70,7 +74,7 @@ class Sites:
     Attributes:
         steps: int64 ``[2, sites]`` on the CPU: how many strides of the cut each place is away from the pattern's
             home, along rows and columns.
-        rows: Window of every node along rows, at the pattern's home.
+        rows: Window of every operation along rows, at the pattern's home.
         columns: Likewise along columns.
         known: Positions worked out already; they are the same for all images.
     """
@@ -88,13 +92,13 @@ class Sites:
         return Sites(self.steps[:, first:last], self.rows, self.columns)
 
     def box(self, place: int) -> Box:
-        """Window of a node at home."""
+        """Window of an operation at home."""
         return self.rows[place], self.columns[place]
 
     def positions(
         self, plan: LocalPlan, place: int, box: Box, device: torch.device
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Rows ``[sites, rows, 1]`` and columns ``[sites, 1, columns]`` of a box on a node's map, clamped to it.
+        """Rows ``[sites, rows, 1]`` and columns ``[sites, 1, columns]`` of a box on an operation's map, clamped to it.
 
         Returns:
             Both, and which positions are outside the map, bool ``[sites, rows, columns]``; ``None`` if none is.
@@ -102,7 +106,7 @@ class Sites:
         key = (place, box)
         if key not in self.known:
             pace = plan.stride // plan.strides[place]
-            height, width = plan.graph.nodes[place].shape[1:]
+            height, width = plan.graph.operations[place].shape[1:]
             rows = (self.steps[0][:, None] * pace + torch.arange(box[0].first, box[0].last + 1))[:, :, None]
             columns = (self.steps[1][:, None] * pace + torch.arange(box[1].first, box[1].last + 1))[:, None, :]
             outside = ((rows < 0) | (rows >= height)) | ((columns < 0) | (columns >= width))
@@ -123,30 +127,30 @@ def base_values(plan: LocalPlan, images: Tensor) -> Base:
         Everything that windows are taken from.
     """
     values: dict[int, Tensor] = {0: images}
-    for place, node in enumerate(plan.graph.nodes[1 : plan.tail], start=1):
-        values[place] = run_node(node, *(values[source] for source in node.inputs))
+    for place, operation in enumerate(plan.graph.operations[1 : plan.tail], start=1):
+        values[place] = run_operation(operation, *(values[source] for source in operation.inputs))
     head = values[plan.tail - 1]
     base = Base(tuple(values[place] for place in range(plan.cut + 1)), head if plan.head == "map" else head.flatten(1))
     for place, number in plan.bends.items():
-        node = plan.graph.nodes[place]
+        operation = plan.graph.operations[place]
         if place <= plan.cut:
-            base.peaks.see(number, base.maps[node.inputs[0]], relu=node.op == "relu")
+            base.peaks.see(number, base.maps[operation.inputs[0]], relu=gates(operation))
     return base
 
 
 def carry(plan: LocalPlan, base: Base, sites: Sites, start: int, change: Tensor, upto: int | None = None) -> Tensor:
-    """Carry a change from one node to the cut (or to an earlier joint).
+    """Carry a change from one operation to the cut (or to an earlier joint).
 
     Args:
         plan: The local part.
         base: The unchanged images.
-        sites: Where, and the windows of all nodes from ``start`` on.
+        sites: Where, and the windows of all operations from ``start`` on.
         start: The joint at which the change is given.
         change: Difference to the original there, ``[images, sites, variants, C, rows, columns]``; it is overwritten.
         upto: Where to; default the cut.
 
     Returns:
-        The difference at that node, ``[images, sites, variants, C, rows, columns]`` in its window.
+        The difference at that operation, ``[images, sites, variants, C, rows, columns]`` in its window.
     """
     end = plan.cut if upto is None else upto
     last = plan.graph.last_use()
@@ -154,89 +158,91 @@ def carry(plan: LocalPlan, base: Base, sites: Sites, start: int, change: Tensor,
     for place in range(start + 1, end + 1):
         if place not in sites.rows:
             continue
-        node = plan.graph.nodes[place]
-        if not all(span.size for span in sites.box(place)):  # no position of this node sees the change
+        operation = plan.graph.operations[place]
+        if not all(span.size for span in sites.box(place)):  # no position of this operation sees the change
             sizes = (span.size for span in sites.box(place))
-            values[place] = change.new_zeros(*change.shape[:3], node.shape[0], *sizes)
+            values[place] = change.new_zeros(*change.shape[:3], operation.shape[0], *sizes)
             continue
-        sources = [values[source] for source in node.inputs]
-        if any(last[source] > place for source in node.inputs) and node.op in POINTWISE:
-            sources = [source.clone() for source in sources]  # another node still reads it
-        values[place] = _step(plan, base, sites, place, node, sources)
-        for source in set(node.inputs):
+        sources = [values[source] for source in operation.inputs]
+        if any(last[source] > place for source in operation.inputs) and is_curve(operation):
+            sources = [source.clone() for source in sources]  # another operation still reads it
+        values[place] = _step(plan, base, sites, place, operation, sources)
+        for source in set(operation.inputs):
             if last[source] == place:
                 del values[source]
     return values[end]
 
 
-def _step(plan: LocalPlan, base: Base, sites: Sites, place: int, node: Node, sources: Sequence[Tensor]) -> Tensor:
-    box, origins = sites.box(place), [sites.box(source) for source in node.inputs]
-    first, source = sources[0], node.inputs[0]
+def _step(
+    plan: LocalPlan, base: Base, sites: Sites, place: int, operation: Operation, sources: Sequence[Tensor]
+) -> Tensor:
+    box, origins = sites.box(place), [sites.box(source) for source in operation.inputs]
+    first, source = sources[0], operation.inputs[0]
     if place in plan.bends:
         base.changes.see(plan.bends[place], first)
-    if node.op in POINTWISE:
+    if is_curve(operation):
         before = window_values(base.maps[source], plan, sites, source, box)
         value = shifted(first, origins[0], box).add_(before[:, :, None])
         # Outside the map nothing changed, and f(0) - f(0) is no change either.
-        return run_node(node, value).sub_(run_node(node, before)[:, :, None])
-    if node.op in ("add", "sub", "concat"):
+        return run_operation(operation, value).sub_(run_operation(operation, before)[:, :, None])
+    kind = KINDS[operation.kind]
+    if isinstance(kind, Linear) and isinstance(kind.place, Join):
         parts = [shifted(value, origin, box) for value, origin in zip(sources, origins, strict=True)]
-        if node.op == "concat":
-            return torch.cat(parts, 3)
-        return parts[0] + parts[1] if node.op == "add" else parts[0] - parts[1]
-    if node.op == "max_pool":
-        wanted = (need(node, box[0], 0), need(node, box[1], 1))
+        return kind.place.combine(operation, parts, 3)
+    if isinstance(kind, Selection):
+        wanted = (need(operation, box[0], 0), need(operation, box[1], 1))
         patch = window_values(base.maps[source], plan, sites, source, wanted, float("-inf"))
         value = shifted(first, origins[0], wanted) + patch[:, :, None]
-        result = patches(node, value) - patches(node, patch[:, :, None])
+        result = patches(operation, value) - patches(operation, patch[:, :, None])
         # Where a whole patch lies outside, infinity minus infinity; the mask below clears it.
         return inside(result, plan, sites, place)
-    return carry_linear(plan, sites, place, node, first)
+    return carry_linear(plan, sites, place, operation, first)
 
 
-def carry_linear(plan: LocalPlan, sites: Sites, place: int, node: Node, value: Tensor) -> Tensor:
+def carry_linear(plan: LocalPlan, sites: Sites, place: int, operation: Operation, value: Tensor) -> Tensor:
     """A difference behind a convolution, an average pool, a scaling or a padding.
 
     Args:
         plan: The local part.
-        sites: Where, and the windows of the node and of what it reads.
-        place: The node's number.
-        node: The node.
+        sites: Where, and the windows of the operation and of what it reads.
+        place: The operation's number.
+        operation: The operation.
         value: The difference that it reads, ``[images, sites, variants, C, rows, columns]``.
 
     Returns:
-        The difference in the node's window; never the given tensor itself.
+        The difference in the operation's window; never the given tensor itself.
     """
-    box, origin = sites.box(place), sites.box(node.inputs[0])
-    wanted = (need(node, box[0], 0), need(node, box[1], 1))
-    if node.op == "conv":
-        return inside(convolve_window(plan, node, value, origin, wanted, box), plan, sites, place)
-    moved = shifted(value, origin, wanted)
-    if node.op == "avg_pool":
-        return inside(patches(node, moved), plan, sites, place)
-    factor = node.tensors.get("scale") if node.op == "scale" else None
-    return moved * factor if factor is not None else moved.clone() if moved is value else moved
+    box, origin = sites.box(place), sites.box(operation.inputs[0])
+    wanted = (need(operation, box[0], 0), need(operation, box[1], 1))
+    if sums_products(operation):
+        return inside(convolve_window(plan, operation, value, origin, wanted, box), plan, sites, place)
+    result = patches(operation, shifted(value, origin, wanted))
+    if local_place(operation).spills:
+        return inside(result, plan, sites, place)
+    return result.clone() if result.data_ptr() == value.data_ptr() else result
 
 
-def patches(node: Node, value: Tensor) -> Tensor:
-    """Pooling of ready-made patches ``[images, sites, variants, C, rows, columns]``: no padding."""
-    flat = value.flatten(0, 2)
-    if node.op == "max_pool":
-        result = F.max_pool2d(flat, node.ints("kernel"), node.ints("stride"), 0, node.ints("dilation"))
-    else:
-        result = F.avg_pool2d(flat, node.ints("kernel"), node.ints("stride"))
+def sums_products(operation: Operation) -> bool:
+    """Whether an operation is a convolution, whose windows can be written as matrices."""
+    kind = KINDS[operation.kind]
+    return isinstance(kind, Linear) and isinstance(kind.bounds, LinearBounds) and kind.bounds.products(operation) > 0
+
+
+def patches(operation: Operation, value: Tensor) -> Tensor:
+    """An operation on ready-made patches ``[images, sites, variants, C, rows, columns]``: no padding, no constants."""
+    result = local_place(operation).patches(operation, value.flatten(0, 2))
     return result.reshape(*value.shape[:3], *result.shape[1:])
 
 
-def convolve_window(plan: LocalPlan, node: Node, value: Tensor, now: Box, wanted: Box, box: Box) -> Tensor:
+def convolve_window(plan: LocalPlan, operation: Operation, value: Tensor, now: Box, wanted: Box, box: Box) -> Tensor:
     """A convolution of a difference known on ``now``, for the outputs in ``box`` that read ``wanted``; no bias."""
     channels, rows, columns = value.shape[3:]
-    weight, groups = node.tensors["weight"], int(node.number("groups"))
+    weight, groups = operation.tensors["weight"], int(operation.number("groups"))
     out = (weight.shape[0], box[0].size, box[1].size)
     flat = value.flatten(0, 2)
 
     def windows(x: Tensor) -> Tensor:
-        return convolve(node, shifted(x, now, wanted), None, (0, 0))
+        return convolve(operation, shifted(x, now, wanted), None, (0, 0))
 
     entries = channels * rows * columns * out[0] * out[1] * out[2]
     if value.is_cuda:
@@ -256,13 +262,13 @@ def convolve_window(plan: LocalPlan, node: Node, value: Tensor, now: Box, wanted
             unit = torch.eye(channels * rows * columns, device=value.device, dtype=value.dtype)
             plan.matrices[key] = windows(unit.reshape(-1, channels, rows, columns)).flatten(1)
         result = flat.flatten(1) @ plan.matrices[key]
-    elif not value.is_cuda and groups == 1 and node.ints("stride") == (1, 1):
+    elif not value.is_cuda and groups == 1 and operation.ints("stride") == (1, 1):
         # The other way round: what every input adds to its outputs, without multiplying the zeros around it.
         key = ("turned", id(weight))
         if key not in plan.matrices:
             plan.matrices[key] = weight.transpose(0, 1).flip(2, 3).contiguous()
-        full = F.conv_transpose2d(flat, plan.matrices[key], dilation=node.ints("dilation"))
-        reached = (reach(node, [now[0]], 0), reach(node, [now[1]], 1))
+        full = F.conv_transpose2d(flat, plan.matrices[key], dilation=operation.ints("dilation"))
+        reached = (reach(operation, [now[0]], 0), reach(operation, [now[1]], 1))
         result = shifted(full, reached, box)
     else:
         result = windows(flat)
@@ -306,7 +312,7 @@ def window_values(source: Tensor, plan: LocalPlan, sites: Sites, place: int, box
 
 
 def inside(value: Tensor, plan: LocalPlan, sites: Sites, place: int, box: Box | None = None) -> Tensor:
-    """No difference outside the map, where there is nothing; in the node's window or another box."""
+    """No difference outside the map, where there is nothing; in the operation's window or another box."""
     outside = sites.positions(plan, place, box or sites.box(place), value.device)[2]
     return value if outside is None else value.masked_fill_(outside[:, None, None], 0.0)
 
@@ -322,11 +328,11 @@ def apply_head(plan: LocalPlan, sites: Sites, change: Tensor) -> Tensor:
     Returns:
         ``[images, sites, variants, features]``.
     """
-    shape = plan.graph.nodes[plan.cut].shape
+    shape = plan.graph.operations[plan.cut].shape
     if plan.head == "mean":
         return change.sum((4, 5)) / (shape[1] * shape[2])
     if "head" not in plan.matrices:
-        weight = plan.graph.nodes[plan.tail - 1].tensors["weight"].reshape(-1, *shape)
+        weight = plan.graph.operations[plan.tail - 1].tensors["weight"].reshape(-1, *shape)
         plan.matrices["head"] = weight.permute(2, 3, 1, 0).contiguous()  # [H, W, C, features]: windows copy fast
     rows, columns, _ = sites.positions(plan, plan.cut, sites.box(plan.cut), change.device)
     # Outside the map any weight will do: there is no change.
@@ -350,7 +356,7 @@ def paste(plan: LocalPlan, base: Base, sites: Sites, change: Tensor) -> Tensor:
     """
     rows, columns, outside = sites.positions(plan, plan.cut, sites.box(plan.cut), change.device)
     images, count, variants, channels = change.shape[:4]
-    height, width = plan.graph.nodes[plan.cut].shape[1:]
+    height, width = plan.graph.operations[plan.cut].shape[1:]
     if outside is not None:  # a spare row takes what hangs over the edge, where the change is zero
         rows = torch.where(outside, height, rows)
     sheet = torch.zeros(count, height + 1, width, images, variants, channels, device=change.device)
@@ -369,10 +375,10 @@ def finish(plan: LocalPlan, head: Tensor, peaks: Peaks) -> Tensor:
     Returns:
         Scores, ``[rows, classes]``.
     """
-    values = {plan.tail - 1: head.reshape(-1, *plan.graph.nodes[plan.tail - 1].shape)}
-    for place, node in enumerate(plan.graph.nodes[plan.tail :], start=plan.tail):
+    values = {plan.tail - 1: head.reshape(-1, *plan.graph.operations[plan.tail - 1].shape)}
+    for place, operation in enumerate(plan.graph.operations[plan.tail :], start=plan.tail):
         if place in plan.bends:
-            for source in node.inputs:
-                peaks.see(plan.bends[place], values[source], relu=node.op == "relu")
-        values[place] = run_node(node, *(values[source] for source in node.inputs))
-    return values[len(plan.graph.nodes) - 1]
+            for source in operation.inputs:
+                peaks.see(plan.bends[place], values[source], relu=gates(operation))
+        values[place] = run_operation(operation, *(values[source] for source in operation.inputs))
+    return values[len(plan.graph.operations) - 1]

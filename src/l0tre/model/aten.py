@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from l0tre.model.call_site import Missing, Site, Size, UnsupportedOperationError, Var
+from l0tre.model.operations.importers import ATEN
+from l0tre.model.operations.silu import silu_of
 
 __all__ = ["CONSTANT_ONLY", "OPERATORS", "UnsupportedOperationError", "same"]
 
@@ -39,11 +41,11 @@ def _dropout(site: Site, a: Arguments) -> object:
 
 
 def _unary(op: str) -> Handler:
-    return lambda site, a: site.add(op, [site.node(a["self"])])
+    return lambda site, a: site.add(op, [site.variable(a["self"])])
 
 
 def _leaky_relu(site: Site, a: Arguments) -> object:
-    return site.add("leaky_relu", [site.node(a["self"])], slope=site.number(a["negative_slope"]))
+    return site.add("leaky_relu", [site.variable(a["self"])], slope=site.number(a["negative_slope"]))
 
 
 def _clip(low: str | float, high: str | float) -> Handler:
@@ -54,14 +56,14 @@ def _clip(low: str | float, high: str | float) -> Handler:
         bottom = -math.inf if given[0] is None else site.number(given[0])
         top = math.inf if given[1] is None else site.number(given[1])
         if (bottom, top) == (0.0, math.inf):
-            return site.add("relu", [site.node(a["self"])])
-        return site.add("clip", [site.node(a["self"])], low=bottom, high=top)
+            return site.add("relu", [site.variable(a["self"])])
+        return site.add("clip", [site.variable(a["self"])], low=bottom, high=top)
 
     return handler
 
 
 def _conv(site: Site, a: Arguments) -> object:
-    node, weight = site.node(a["input"], dims=3), site.constant(a["weight"])
+    source, weight = site.variable(a["input"], dims=3), site.constant(a["weight"])
     if weight.ndim != 4 or a.get("transposed"):
         raise site.refuse("is not a plain convolution of images [channels, height, width]")
     dilation = site.pair(a["dilation"])
@@ -70,22 +72,22 @@ def _conv(site: Site, a: Arguments) -> object:
         padding = (total[0] // 2, total[1] // 2)
         if any(t % 2 for t in total):  # the larger half goes to the right and bottom
             margins = [side for t in reversed(total) for side in (t // 2, t - t // 2)]
-            node, padding = site.add("pad", [node], padding=tuple(margins), value=0.0).node, (0, 0)
+            source, padding = site.add("pad", [source], padding=tuple(margins), value=0.0).position, (0, 0)
     else:
         padding = site.pair(a["padding"])
     (groups,) = site.ints(a["groups"])
     tensors = {"weight": weight, "bias": site.optional(a["bias"])}
     stride = site.pair(a["stride"])
-    return site.add("conv", [node], tensors, stride=stride, padding=padding, dilation=dilation, groups=groups)
+    return site.add("conv", [source], tensors, stride=stride, padding=padding, dilation=dilation, groups=groups)
 
 
 def _affine(site: Site, x: object, weight: Tensor, bias: Tensor | None) -> Var:
-    node = site.node(x)
-    if weight.ndim != 2 or not site.sample(node):
+    source = site.variable(x)
+    if weight.ndim != 2 or not site.sample(source):
         raise site.refuse("needs a weight matrix and samples of at least one dimension")
     if bias is not None:
         bias = (bias[0] if bias.ndim == 2 and bias.shape[0] == 1 else bias).expand(weight.shape[0])
-    return site.add("linear", [node], {"weight": weight, "bias": bias})
+    return site.add("linear", [source], {"weight": weight, "bias": bias})
 
 
 def _linear(site: Site, a: Arguments) -> object:
@@ -106,7 +108,7 @@ def _addmm(site: Site, a: Arguments) -> object:
 def _batch_norm(site: Site, a: Arguments) -> object:
     if a.get("training"):
         raise site.refuse("uses the statistics of the batch; export the model after model.eval()")
-    node = site.node(a["input"])
+    source = site.variable(a["input"])
     mean, variance = site.constant(a["running_mean"]).double(), site.constant(a["running_var"]).double()
     weight, bias = site.optional(a["weight"]), site.optional(a["bias"])
     scale = 1 / (variance + site.number(a["eps"] if "eps" in a else a["epsilon"])).sqrt()
@@ -114,13 +116,16 @@ def _batch_norm(site: Site, a: Arguments) -> object:
     shift, terms = -mean * scale, (mean * scale).abs()
     if bias is not None:
         shift, terms = shift + bias, terms + bias.abs()
-    shape = (-1, *[1] * (len(site.sample(node)) - 1))
+    shape = (-1, *[1] * (len(site.sample(source)) - 1))
     tensors = {"scale": scale, "shift": shift, "shift_terms": terms}
-    return site.add("scale", [node], {key: value.reshape(shape) for key, value in tensors.items()})
+    return site.add("scale", [source], {key: value.reshape(shape) for key, value in tensors.items()})
 
 
 def _combine(site: Site, op: str, x: object, y: object) -> Var:
-    first, second = site.node(x), site.node(y)
+    first, second = site.variable(x), site.variable(y)
+    swish = silu_of(site.builder.operations, first, second) if op == "mul" else None
+    if swish is not None:
+        return site.add("silu", [swish])
     if len(site.sample(first)) != len(site.sample(second)):
         raise site.refuse(f"combines samples of shapes {site.sample(first)} and {site.sample(second)}")
     return site.add(op, [first, second])
@@ -129,12 +134,12 @@ def _combine(site: Site, op: str, x: object, y: object) -> Var:
 def _sum(site: Site, x: object, y: object, factor: float) -> Var:
     """The value of ``x + factor * y``; at least one of them depends on the input."""
     if not isinstance(y, Var):
-        node = site.node(x)
-        return site.add("scale", [node], {"shift": site.operand(y, node).double() * factor})
+        source = site.variable(x)
+        return site.add("scale", [source], {"shift": site.operand(y, source).double() * factor})
     if not isinstance(x, Var):
-        return site.add("scale", [y.node], {"scale": _number(factor), "shift": site.operand(x, y.node)})
+        return site.add("scale", [y.position], {"scale": _number(factor), "shift": site.operand(x, y.position)})
     if abs(factor) != 1:
-        y, factor = site.add("scale", [y.node], {"scale": _number(factor)}), 1.0
+        y, factor = site.add("scale", [y.position], {"scale": _number(factor)}), 1.0
     return _combine(site, "add" if factor == 1 else "sub", x, y)
 
 
@@ -154,52 +159,52 @@ def _mul(site: Site, a: Arguments) -> object:
     x, y = a["self"], a["other"]
     if isinstance(x, Var) and isinstance(y, Var):
         return _combine(site, "mul", x, y)
-    node, factor = (site.node(x), y) if isinstance(x, Var) else (site.node(y), x)
-    return site.add("scale", [node], {"scale": site.operand(factor, node)})
+    source, factor = (site.variable(x), y) if isinstance(x, Var) else (site.variable(y), x)
+    return site.add("scale", [source], {"scale": site.operand(factor, source)})
 
 
 def _div(site: Site, a: Arguments) -> object:
-    node = site.node(a["self"])
-    return site.add("scale", [node], {"scale": site.operand(a["other"], node).double().reciprocal()})
+    source = site.variable(a["self"])
+    return site.add("scale", [source], {"scale": site.operand(a["other"], source).double().reciprocal()})
 
 
 def _neg(site: Site, a: Arguments) -> object:
-    return site.add("scale", [site.node(a["self"])], {"scale": _number(-1.0)})
+    return site.add("scale", [site.variable(a["self"])], {"scale": _number(-1.0)})
 
 
 def _pool(op: str) -> Handler:
     def handler(site: Site, a: Arguments) -> object:
-        node, kernel, padding = site.node(a["self"], dims=3), site.pair(a["kernel_size"]), site.pair(a["padding"])
+        source, kernel, padding = site.variable(a["self"], dims=3), site.pair(a["kernel_size"]), site.pair(a["padding"])
         stride = site.pair(a["stride"]) if a["stride"] else kernel
         dilation = site.pair(a.get("dilation", 1))
         spans = [
             size + 2 * p - d * (k - 1) - 1
-            for size, k, p, d in zip(site.sample(node)[1:], kernel, padding, dilation, strict=True)
+            for size, k, p, d in zip(site.sample(source)[1:], kernel, padding, dilation, strict=True)
         ]
         if a["ceil_mode"] and any(span % step for span, step in zip(spans, stride, strict=True)):
             raise site.refuse("has windows over the edge (ceil_mode=True); only ceil_mode=False is supported")
         if op == "max_pool":
-            return site.add(op, [node], kernel=kernel, stride=stride, padding=padding, dilation=dilation)
+            return site.add(op, [source], kernel=kernel, stride=stride, padding=padding, dilation=dilation)
         if a["divisor_override"] is not None:
             raise site.refuse("has a divisor_override, which is not supported")
         include = bool(a["count_include_pad"])
-        return site.add(op, [node], kernel=kernel, stride=stride, padding=padding, count_include_pad=include)
+        return site.add(op, [source], kernel=kernel, stride=stride, padding=padding, count_include_pad=include)
 
     return handler
 
 
 def _adaptive_pool(op: str) -> Handler:
     def handler(site: Site, a: Arguments) -> object:
-        node, size = site.node(a["self"], dims=3), site.pair(a["output_size"])
-        _, height, width = site.sample(node)
+        source, size = site.variable(a["self"], dims=3), site.pair(a["output_size"])
+        _, height, width = site.sample(source)
         if op == "avg_pool" and size == (1, 1):
-            return site.add("mean", [node], dims=(1, 2), keepdim=True)
+            return site.add("mean", [source], dims=(1, 2), keepdim=True)
         if min(size) < 1 or height % size[0] or width % size[1]:
             raise site.refuse(f"to {size} must divide the image of {height} x {width} evenly")
         kernel = (height // size[0], width // size[1])
         if op == "max_pool":
-            return site.add(op, [node], kernel=kernel, stride=kernel, padding=(0, 0), dilation=(1, 1))
-        return site.add(op, [node], kernel=kernel, stride=kernel, padding=(0, 0), count_include_pad=True)
+            return site.add(op, [source], kernel=kernel, stride=kernel, padding=(0, 0), dilation=(1, 1))
+        return site.add(op, [source], kernel=kernel, stride=kernel, padding=(0, 0), count_include_pad=True)
 
     return handler
 
@@ -210,58 +215,58 @@ def _first_of(handler: Handler) -> Handler:
 
 
 def _mean(site: Site, a: Arguments) -> object:
-    node = site.node(a["self"])
+    source = site.variable(a["self"])
     if not a["dim"]:
         raise site.refuse("works across the samples of a batch")
-    dims = tuple(sorted(site.dim(dim, node) for dim in site.ints(a["dim"])))
-    return site.add("mean", [node], dims=dims, keepdim=bool(a["keepdim"]))
+    dims = tuple(sorted(site.dim(dim, source) for dim in site.ints(a["dim"])))
+    return site.add("mean", [source], dims=dims, keepdim=bool(a["keepdim"]))
 
 
 def _softmax(op: str) -> Handler:
     def handler(site: Site, a: Arguments) -> object:
-        node = site.node(a["self"])
-        return site.add(op, [node], dim=site.dim(a["dim"], node))
+        source = site.variable(a["self"])
+        return site.add(op, [source], dim=site.dim(a["dim"], source))
 
     return handler
 
 
 def _view(site: Site, a: Arguments) -> object:
-    return site.reshape(site.node(a["self"]), site.ints(a["size"] if "size" in a else a["shape"]))
+    return site.reshape(site.variable(a["self"]), site.ints(a["size"] if "size" in a else a["shape"]))
 
 
 def _flatten(site: Site, a: Arguments) -> object:
-    node = site.node(a["self"])
-    full = site.full(node)
+    source = site.variable(a["self"])
+    full = site.full(source)
     first, last = (site.ints(a[key])[0] % len(full) for key in ("start_dim", "end_dim"))
-    return site.reshape(node, [*full[:first], math.prod(full[first : last + 1]), *full[last + 1 :]])
+    return site.reshape(source, [*full[:first], math.prod(full[first : last + 1]), *full[last + 1 :]])
 
 
 def _unflatten(site: Site, a: Arguments) -> object:
-    node = site.node(a["self"])
-    full = site.full(node)
-    position = site.dim(a["dim"], node) + 1
-    return site.reshape(node, [*full[:position], *site.ints(a["sizes"]), *full[position + 1 :]])
+    source = site.variable(a["self"])
+    full = site.full(source)
+    position = site.dim(a["dim"], source) + 1
+    return site.reshape(source, [*full[:position], *site.ints(a["sizes"]), *full[position + 1 :]])
 
 
 def _squeeze(site: Site, a: Arguments) -> object:
-    node = site.node(a["self"])
-    full = site.full(node)
+    source = site.variable(a["self"])
+    full = site.full(source)
     dims = range(len(full)) if "dim" not in a else [dim % len(full) for dim in site.ints(a["dim"])]
     if 0 in dims and site.batch == 1:
         raise site.refuse("removes the batch dimension, which must stay the first")
-    return site.reshape(node, [size for position, size in enumerate(full) if size != 1 or position not in dims])
+    return site.reshape(source, [size for position, size in enumerate(full) if size != 1 or position not in dims])
 
 
 def _unsqueeze(site: Site, a: Arguments) -> object:
-    node = site.node(a["self"])
-    full = site.full(node)
+    source = site.variable(a["self"])
+    full = site.full(source)
     position = site.ints(a["dim"])[0] % (len(full) + 1)
-    return site.reshape(node, [*full[:position], 1, *full[position:]])
+    return site.reshape(source, [*full[:position], 1, *full[position:]])
 
 
 def _permute(site: Site, a: Arguments) -> object:
-    node = site.node(a["self"])
-    order = list(range(len(site.full(node))))
+    source = site.variable(a["self"])
+    order = list(range(len(site.full(source))))
     if "dims" in a:
         order = [dim % len(order) for dim in site.ints(a["dims"])]
     else:
@@ -269,24 +274,24 @@ def _permute(site: Site, a: Arguments) -> object:
         order[first], order[second] = order[second], order[first]
     if order[0] != 0:
         raise site.refuse("moves the batch dimension, which must stay the first")
-    return site.add("transpose", [node], permutation=tuple(dim - 1 for dim in order[1:]))
+    return site.add("transpose", [source], permutation=tuple(dim - 1 for dim in order[1:]))
 
 
 def _cat(site: Site, a: Arguments) -> object:
     tensors = a["tensors"]
-    nodes = [site.node(tensor) for tensor in tensors] if isinstance(tensors, list | tuple) else []
-    return site.add("concat", nodes, dim=site.dim(a["dim"], nodes[0]))
+    sources = [site.variable(tensor) for tensor in tensors] if isinstance(tensors, list | tuple) else []
+    return site.add("concat", sources, dim=site.dim(a["dim"], sources[0]))
 
 
 def _pad(site: Site, a: Arguments) -> object:
-    node, margins = site.node(a["self"]), site.ints(a["pad"])
+    source, margins = site.variable(a["self"]), site.ints(a["pad"])
     if a.get("mode", "constant") != "constant" or min(margins, default=0) < 0:
         raise site.refuse("is not a padding with a constant by a positive width")
-    if any(margins[2 * len(site.sample(node)) :]):
+    if any(margins[2 * len(site.sample(source)) :]):
         raise site.refuse("works across the samples of a batch")
-    margins = margins[: 2 * len(site.sample(node))]
+    margins = margins[: 2 * len(site.sample(source))]
     value = 0.0 if a["value"] is None else site.number(a["value"])
-    return site.add("pad", [node], padding=tuple(margins), value=value) if any(margins) else Var(node)
+    return site.add("pad", [source], padding=tuple(margins), value=value) if any(margins) else Var(source)
 
 
 def _getitem(site: Site, a: Arguments) -> object:
@@ -297,7 +302,7 @@ def _getitem(site: Site, a: Arguments) -> object:
 
 
 def _size(site: Site, a: Arguments) -> object:
-    full = site.full(site.node(a["self"]))
+    full = site.full(site.variable(a["self"]))
     dim = site.ints(a["dim"])[0] % len(full)
     return full[dim] if dim else Size(site.batch)
 
@@ -311,6 +316,7 @@ _max_pool, _adaptive_avg_pool = _pool("max_pool"), _adaptive_pool("avg_pool")
 
 # By operator and overload; an operator that works in place is found under the name of the one that does not.
 OPERATORS: Mapping[str, Handler] = {
+    **ATEN,
     "aten.conv2d.default": _conv,
     "aten.conv2d.padding": _conv,
     "aten.convolution.default": _conv,

@@ -1,4 +1,4 @@
-"""Where one operator becomes nodes of a graph, with the checks of its arguments.
+"""Where one operator becomes operations of a graph, with the checks of its arguments.
 
 The batch size is a number here: that of the example for a program with a static batch, a large prime for one
 with a dynamic batch. A shape keeps the samples apart exactly if its first dimension still is that number.
@@ -23,9 +23,9 @@ class UnsupportedOperationError(ModelError):
 
 @dataclass(frozen=True)
 class Var:
-    """A value that depends on the input: a node of the graph."""
+    """A value that depends on the input: an operation of the graph."""
 
-    node: int
+    position: int
 
 
 @dataclass(frozen=True)
@@ -53,26 +53,34 @@ class Site:
         return UnsupportedOperationError(f"operation {self.target} ({self.name}) {reason}")
 
     def add(
-        self, op: str, inputs: Sequence[int], tensors: Mapping[str, Tensor | None] | None = None, **settings: Attribute
+        self,
+        kind: str,
+        inputs: Sequence[int],
+        tensors: Mapping[str, Tensor | None] | None = None,
+        **settings: Attribute,
     ) -> Var:
-        """Append a node to the graph."""
-        return Var(self.builder.add(op, inputs, tensors, name=self.name, **settings))
+        """Append an operation to the graph."""
+        return Var(self.builder.add(kind, inputs, tensors, name=self.name, **settings))
 
-    def sample(self, node: int) -> tuple[int, ...]:
-        """Shape of one sample of a node."""
-        return self.builder.shape(node)
+    def same(self, source: int) -> Var:
+        """The value of an operation that is there already."""
+        return Var(source)
 
-    def full(self, node: int) -> list[int]:
-        """Shape of the whole tensor of a node, batch first."""
-        return [self.batch, *self.sample(node)]
+    def sample(self, source: int) -> tuple[int, ...]:
+        """Shape of one sample of an operation."""
+        return self.builder.shape(source)
 
-    def node(self, value: object, dims: int | None = None) -> int:
-        """The node of an argument that depends on the input, its samples of ``dims`` dimensions if given."""
+    def full(self, source: int) -> list[int]:
+        """Shape of the whole tensor of an operation, batch first."""
+        return [self.batch, *self.sample(source)]
+
+    def variable(self, value: object, dims: int | None = None) -> int:
+        """The position of an argument that depends on the input, its samples of ``dims`` dimensions if given."""
         if not isinstance(value, Var):
             raise self.refuse("needs a value computed from the input where it has a constant")
-        if dims is not None and len(self.sample(value.node)) != dims:
-            raise self.refuse(f"needs samples of {dims} dimensions, not of shape {self.sample(value.node)}")
-        return value.node
+        if dims is not None and len(self.sample(value.position)) != dims:
+            raise self.refuse(f"needs samples of {dims} dimensions, not of shape {self.sample(value.position)}")
+        return value.position
 
     def constant(self, value: object) -> Tensor:
         """An argument that must be a constant tensor."""
@@ -104,26 +112,26 @@ class Site:
         first, *rest = self.ints(value)
         return first, (rest[0] if rest else first)
 
-    def dim(self, value: object, node: int) -> int:
+    def dim(self, value: object, source: int) -> int:
         """A dimension of the whole tensor as one of a sample."""
         (dim,) = self.ints(value)
-        count = len(self.sample(node)) + 1
+        count = len(self.sample(source)) + 1
         if not -count <= dim < count or dim % count == 0:
             raise self.refuse("works across the samples of a batch")
         return dim % count - 1
 
-    def reshape(self, node: int, sizes: Sequence[int]) -> Var:
+    def reshape(self, source: int, sizes: Sequence[int]) -> Var:
         """A reshape of the whole tensor, with at most one -1, that keeps the batch first."""
-        total, known = self.batch * math.prod(self.sample(node)), math.prod(s for s in sizes if s != -1)
+        total, known = self.batch * math.prod(self.sample(source)), math.prod(s for s in sizes if s != -1)
         full = [total // known if size == -1 and known else size for size in sizes]
         if math.prod(full) != total or full[:1] != [self.batch]:
             raise self.refuse("changes the batch dimension, which must stay the first")
         shape = tuple(full[1:])
-        return Var(node) if shape == self.sample(node) else self.add("reshape", [node], shape=shape)
+        return Var(source) if shape == self.sample(source) else self.add("reshape", [source], shape=shape)
 
-    def operand(self, value: object, node: int) -> Tensor:
-        """A number or constant tensor that is combined with every sample of a node."""
-        sample = self.sample(node)
+    def operand(self, value: object, source: int) -> Tensor:
+        """A number or constant tensor that is combined with every sample of an operation."""
+        sample = self.sample(source)
         constant = value if isinstance(value, Tensor) else torch.tensor(self.number(value), dtype=torch.float64)
         if constant.ndim == len(sample) + 1 and constant.shape[0] == 1:
             constant = constant[0]

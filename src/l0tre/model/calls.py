@@ -229,7 +229,7 @@ def _views(target: str) -> bool:
 
 
 def _perform(site: Site, program: Program, scope: _Scope, call: Call, position: int) -> None:
-    """Add the nodes of one call, or compute it if it has only constants, and bind its result."""
+    """Add the operations of one call, or compute it if it has only constants, and bind its result."""
     in_place = _in_place(call)
     target = call.target.replace("_.", ".", 1) if in_place else call.target
     handler = OPERATORS.get(target)
@@ -281,7 +281,7 @@ def graph_from_calls(program: Program) -> Graph:
     output = scope.find(program.output_name)
     if not isinstance(output, Var):
         raise ModelError("the output of the network does not depend on its input, or is not a tensor of scores")
-    return builder.build(output.node)
+    return builder.build(output.position)
 
 
 def run_calls(program: Program, x: Tensor) -> Tensor:

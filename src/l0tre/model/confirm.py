@@ -5,8 +5,10 @@ import time
 import torch
 from torch import Tensor
 
-from l0tre.model.graph import Graph, Node, run_node
+from l0tre.model.graph import Graph, Operation, run_operation
 from l0tre.model.network import Network
+from l0tre.model.operations import KINDS
+from l0tre.model.operations.kind import Linear
 
 __all__ = ["check_points", "differs", "float64_gap"]
 
@@ -60,10 +62,10 @@ def float64_gap(graph: Graph, source: Tensor, x: Tensor, dropped: str) -> float:
         if a score is not a number.
     """
     values, sizes = [x], x.abs().flatten(1).amax(1)
-    for node in graph.nodes[1:]:
-        inputs = [values[source_] for source_ in node.inputs]
-        values.append(run_node(node, *inputs))
-        sizes = torch.maximum(sizes, _largest_sum(node, inputs, values[-1]))
+    for operation in graph.operations[1:]:
+        inputs = [values[source_] for source_ in operation.inputs]
+        values.append(run_operation(operation, *inputs))
+        sizes = torch.maximum(sizes, _largest_sum(operation, inputs, values[-1]))
     found, wanted = values[-1].flatten(1), source
     if dropped:
         # Compared as logits: probabilities near 0 and 1 would hide any difference.
@@ -74,18 +76,14 @@ def float64_gap(graph: Graph, source: Tensor, x: Tensor, dropped: str) -> float:
     return float(((found - wanted).abs().amax(1) / (TOLERANCE * (sizes + torch.finfo(torch.float64).tiny))).max())
 
 
-def _largest_sum(node: Node, inputs: list[Tensor], output: Tensor) -> Tensor:
+def _largest_sum(operation: Operation, inputs: list[Tensor], output: Tensor) -> Tensor:
     """The largest sum of absolute values of products that an operation forms, for each sample."""
-    if node.op == "pad":  # with minus infinity, before a max pool
+    kind = KINDS[operation.kind]
+    if isinstance(kind, Linear) and kind.summing == "move":  # padded with minus infinity, before a max pool
         output = output.masked_fill(torch.isinf(output), 0.0)
     largest = output.abs().flatten(1).amax(1)
-    if node.op in ("conv", "linear", "scale"):
-        tensors = {key: value.abs() for key, value in node.tensors.items()}
-        for offset in ("bias", "shift"):
-            if f"{offset}_terms" in tensors:
-                tensors[offset] = tensors[f"{offset}_terms"]
-        positive = Node(node.op, node.inputs, node.shape, tensors, node.attributes)
-        sums = run_node(positive, inputs[0].abs())
+    if isinstance(kind, Linear) and operation.tensors:
+        sums = run_operation(kind.absolute(operation, 1, True), inputs[0].abs())
         largest = torch.maximum(largest, sums.flatten(1).amax(1))
     return largest
 

@@ -191,9 +191,11 @@ def _read_onnx(path: Path) -> _Loaded:
 def _digest(graph: Graph) -> str:
     """Hash of the operations and weights themselves: a file's bytes may leave out weights kept beside it."""
     digest = hashlib.sha256()
-    for node in graph.nodes:
-        digest.update(repr((node.op, node.inputs, node.shape, sorted(node.attributes.items()))).encode())
-        for key, value in sorted(node.tensors.items()):
+    for operation in graph.operations:
+        digest.update(
+            repr((operation.kind, operation.inputs, operation.shape, sorted(operation.attributes.items()))).encode()
+        )
+        for key, value in sorted(operation.tensors.items()):
             digest.update(key.encode() + value.contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 

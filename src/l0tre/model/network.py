@@ -10,7 +10,7 @@ from torch import Tensor
 
 from l0tre.errors import ModelError
 from l0tre.model.graph import Graph, run
-from l0tre.model.rounding import Peaks, bends
+from l0tre.model.rounding import Peaks, bends, gates
 
 __all__ = ["Network", "exact_float32", "margins", "pick_device", "round_off"]
 
@@ -81,11 +81,11 @@ class Network:
         """As :meth:`scores`, for a network with a graph, and note the largest values on the way."""
         if self.graph is None:
             return self.scores(x)
-        nodes, numbers = self.graph.nodes, bends(self.graph)
+        operations, numbers = self.graph.operations, bends(self.graph)
 
         def see(position: int, value: Tensor) -> None:
             if position in numbers:
-                peaks.see(numbers[position], value, relu=nodes[position].op == "relu")
+                peaks.see(numbers[position], value, relu=gates(operations[position]))
 
         with exact_float32(self.device):
             return run(self.graph, x.to(self.device), see)

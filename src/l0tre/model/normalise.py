@@ -8,7 +8,7 @@ from torch import Tensor
 
 from l0tre.errors import ModelError
 from l0tre.layout import channel_axis
-from l0tre.model.graph import Graph, Node
+from l0tre.model.graph import Graph, Operation
 
 __all__ = ["Normalisation", "make_normalisation", "prepend"]
 
@@ -67,6 +67,9 @@ def prepend(normalisation: Normalisation, graph: Graph) -> Graph:
     """The graph with the normalisation as its first operation, whose constants are float64."""
     mean, std = normalisation.mean.double(), normalisation.std.double()
     tensors = {"scale": 1 / std, "shift": -mean / std}
-    scale = Node("scale", (0,), graph.input_shape, tensors, name="normalisation")
-    rest = [replace(node, inputs=tuple(source + 1 for source in node.inputs)) for node in graph.nodes[1:]]
-    return Graph((graph.nodes[0], scale, *rest))
+    scale = Operation("scale", (0,), graph.input_shape, tensors, name="normalisation")
+    rest = [
+        replace(operation, inputs=tuple(source + 1 for source in operation.inputs))
+        for operation in graph.operations[1:]
+    ]
+    return Graph((graph.operations[0], scale, *rest))

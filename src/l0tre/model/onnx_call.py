@@ -1,6 +1,6 @@
 """One operator of an ONNX file with its inputs resolved: what the importers of :mod:`onnx_operators` work on.
 
-A value of the ONNX graph is an array (a constant) or the position of a node in the builder (it depends on the
+A value of the ONNX graph is an array (a constant) or the position of an operation in the builder (it depends on the
 input). ONNX counts the batch as dimension 0; a graph leaves it out, so an ONNX axis ``a`` is sample dimension
 ``a - 1`` and nothing may reduce, move or merge axis 0.
 """
@@ -29,7 +29,7 @@ class Call:
     """One ONNX node that reads at least one value that depends on the input.
 
     Attributes:
-        builder: Collects the nodes of the graph.
+        builder: Collects the operations of the graph.
         operator: ONNX name of the operator.
         name: Name of the node, for messages.
         inputs: Its inputs; ``None`` for an optional input left out.
@@ -106,7 +106,7 @@ class Call:
     def add(
         self, op: str, *inputs: int, tensors: Mapping[str, Array | None] | None = None, **attributes: Attribute
     ) -> int:
-        """Append a node to the graph."""
+        """Append an operation to the graph."""
         constants = {key: None if value is None else self.tensor(value) for key, value in (tensors or {}).items()}
         return self.builder.add(op, inputs, constants, self.name, **attributes)
 

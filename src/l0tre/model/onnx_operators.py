@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 
 from l0tre.model.onnx_call import Array, Call, Value
+from l0tre.model.operations.importers import ONNX
+from l0tre.model.operations.silu import silu_of
 
 __all__ = ["FOLDED", "OPERATORS"]
 
@@ -190,6 +192,9 @@ def _arithmetic(call: Call) -> Value:
     if isinstance(left, int) and isinstance(right, int):
         if call.operator == "Div":
             raise call.refuse("divides by a value computed from the input; only division by a constant is supported")
+        swish = silu_of(call.builder.operations, left, right) if call.operator == "Mul" else None
+        if swish is not None:
+            return call.add("silu", swish)
         if len(call.shape(0)) != len(call.shape(1)):
             raise call.refuse(f"combines samples of shapes {call.shape(0)} and {call.shape(1)}; expected equal ranks")
         return call.add(call.operator.lower(), left, right)
@@ -340,6 +345,7 @@ def _shape(call: Call) -> Value:
 
 # What each operator on computed values becomes.
 OPERATORS: Mapping[str, Callable[[Call], Value]] = {
+    **ONNX,
     "Add": _arithmetic,
     "AveragePool": _average_pool,
     "BatchNormalization": _batch_normalization,

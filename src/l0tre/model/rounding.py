@@ -22,21 +22,18 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from l0tre.model.graph import Graph, Node, run_node
+from l0tre.model.graph import Graph, Operation, run_operation
+from l0tre.model.operations import KINDS
+from l0tre.model.operations.float32 import EXTRA, UNIT
+from l0tre.model.operations.kind import Curve, Errors, Linear, Other
 
-__all__ = ["Error", "Peaks", "RoundOff", "bends", "make_round_off"]
+__all__ = ["Error", "Peaks", "RoundOff", "bends", "gates", "make_round_off"]
 
-UNIT = 2.0**-24  # half the distance of float32 numbers, relative
 LIKELY = 16.0
-EXTRA = 8  # roundings of an operation beside its sum: of constants folded into it, of its function
 STRIPS = 16  # of groups
 STRIP_BYTES = 2**28  # of the strips that are worked out together
 # Peaks count as the next power of this, so that one that grows by little is not looked at again.
 PEAK = 2.0**0.25
-LINEAR = frozenset(
-    ("conv", "linear", "scale", "reshape", "transpose", "pad", "mean", "avg_pool", "add", "sub", "concat")
-)
-MOVES = frozenset(("reshape", "transpose", "pad", "concat"))  # without any arithmetic
 
 
 @dataclass
@@ -87,11 +84,18 @@ class Error:
 
 def bends(graph: Graph) -> dict[int, int]:
     """The positions of operations that are not linear, numbered in order, which folding constants leaves as it is."""
-    places = (place for place, node in enumerate(graph.nodes) if place and node.op not in LINEAR)
+    places = (place for place, operation in enumerate(graph.operations) if place and not _is_linear(operation))
     return {place: number for number, place in enumerate(places)}
 
 
-Known = tuple[Tensor, Tensor, Tensor]  # magnitudes, worst errors, mean squares of errors
+def gates(operation: Operation) -> bool:
+    """Whether nothing passes an operation far enough below zero, as with a ReLU."""
+    kind = KINDS[operation.kind]
+    return isinstance(kind, Curve) and kind.gate
+
+
+def _is_linear(operation: Operation) -> bool:
+    return isinstance(KINDS[operation.kind], Linear)
 
 
 @dataclass(frozen=True)
@@ -139,7 +143,7 @@ class RoundOff:
     def _error(self, peaks: Mapping[int, float], t: int) -> Error:
         # Row 0 of ``reached`` is nothing at all.
         strips = next(iter(self.reached.values()))[0].shape[0] if self.reached and t else 1
-        each = 8 * 8 * sum(math.prod(node.shape) for node in self.graph.nodes)
+        each = 8 * 8 * sum(math.prod(operation.shape) for operation in self.graph.operations)
         parts = [self._carry(peaks, rows) for rows in torch.arange(strips).split(max(1, STRIP_BYTES // each))]
         totals = []
         for place in (1, 2):
@@ -148,31 +152,31 @@ class RoundOff:
         worst, square = totals
         return Error(worst, LIKELY * math.sqrt(square) if worst < math.inf else worst)
 
-    def _carry(self, peaks: Mapping[int, float], strips: Tensor) -> Known:
+    def _carry(self, peaks: Mapping[int, float], strips: Tensor) -> Errors:
         """The bounds of the scores, ``[strips, classes]``, if the groups of one strip each change."""
         numbers, last = bends(self.graph), self.graph.last_use()
         size = self.largest.expand(len(strips), *self.largest.shape)
-        known: dict[int, Known] = {0: (size, torch.zeros_like(size), torch.zeros_like(size))}
-        for place, node in enumerate(self.graph.nodes[1:], start=1):
-            inputs = [known[source] for source in node.inputs]
+        known: dict[int, Errors] = {0: (size, torch.zeros_like(size), torch.zeros_like(size))}
+        for place, operation in enumerate(self.graph.operations[1:], start=1):
+            inputs = [known[source] for source in operation.inputs]
             if place in numbers:
                 number = numbers[place]
                 for slot, (size, worst, square) in enumerate(inputs):
                     own, reached = self.own[number][slot], self.reached[number][slot][strips.to(size.device)]
                     peak = own.new_tensor(peaks.get(number, math.inf))
                     limit = torch.where(reached, torch.maximum(own, peak), own)
-                    if node.op == "relu":
+                    if gates(operation):
                         # Far enough below zero nothing goes on, errors neither.
                         worst = worst.masked_fill(limit < -worst, 0.0)
                         square = square.masked_fill(limit < -LIKELY * square.sqrt(), 0.0)
                     inputs[slot] = (torch.minimum(size, limit.clamp(min=0)), worst, square)
-                known[place] = _bend(node, inputs)
+                known[place] = _bend(operation, inputs)
             else:
-                known[place] = _linear(node, self.graph, inputs)
-            for source in set(node.inputs):
+                known[place] = _linear(operation, self.graph, inputs)
+            for source in set(operation.inputs):
                 if last[source] == place:
                     del known[source]
-        return known[len(self.graph.nodes) - 1]
+        return known[len(self.graph.operations) - 1]
 
 
 @torch.inference_mode()
@@ -200,112 +204,62 @@ def make_round_off(graph: Graph, low: Tensor, high: Tensor, groups: Tensor | Non
     own: dict[int, list[Tensor]] = {}
     reached: dict[int, list[Tensor]] = {}
     values = {0: (images.double().view(-1, *shape), strips.view(-1, *shape))}
-    for place, node in enumerate(graph.nodes[1:], start=1):
-        inputs = [values[source] for source in node.inputs]
+    for place, operation in enumerate(graph.operations[1:], start=1):
+        inputs = [values[source] for source in operation.inputs]
         if place in numbers:
-            own[numbers[place]] = [_magnitude(node, value).amax(0, keepdim=True) for value, _ in inputs]
+            own[numbers[place]] = [_magnitude(operation, value).amax(0, keepdim=True) for value, _ in inputs]
             reached[numbers[place]] = [touched for _, touched in inputs]
         values[place] = (
-            run_node(node, *(value for value, _ in inputs)),
-            _reach(node, [touched for _, touched in inputs]),
+            run_operation(operation, *(value for value, _ in inputs)),
+            _reach(operation, [touched for _, touched in inputs]),
         )
-        for source in set(node.inputs):
+        for source in set(operation.inputs):
             if last[source] == place:
                 del values[source]
     largest = torch.maximum(low.abs(), high.abs()).to(device, torch.float64).view(shape)
     return RoundOff(graph, largest, own, reached, groups is not None)
 
 
-def _magnitude(node: Node, value: Tensor) -> Tensor:
+def _magnitude(operation: Operation, value: Tensor) -> Tensor:
     """The values that a ReLU reads, the absolute values that others do, without what pads a max pool."""
-    return value if node.op == "relu" else value.abs().masked_fill(value == -math.inf, 0.0)
+    return value if gates(operation) else value.abs().masked_fill(value == -math.inf, 0.0)
 
 
-def _reach(node: Node, touched: list[Tensor]) -> Tensor:
+def _reach(operation: Operation, touched: list[Tensor]) -> Tensor:
     """Which outputs of an operation depend on inputs that may change."""
-    marks = [part.double() for part in touched]
-    if node.op in ("softmax", "log_softmax"):
-        return touched[0].any(int(node.number("dim")) + 1, keepdim=True).expand_as(touched[0])
-    if node.op == "max_pool":
-        return run_node(node, *marks) > 0
-    if node.op == "mul":
-        return (marks[0] + marks[1]) > 0
-    if node.op not in LINEAR:
+    kind = KINDS[operation.kind]
+    if isinstance(kind, Other):
+        return kind.reached(operation, touched)
+    if isinstance(kind, Curve):
         return touched[0]
-    plain = _absolute(node, 1, constants=False)
-    ones = {key: torch.ones_like(value) for key, value in plain.tensors.items()}
-    return run_node(replace(plain, tensors=ones), *marks) > 0
+    if isinstance(kind, Linear):
+        plain = kind.absolute(operation, 1, False)
+        operation = replace(plain, tensors={key: torch.ones_like(value) for key, value in plain.tensors.items()})
+    return run_operation(operation, *(part.double() for part in touched)) > 0
 
 
-def _linear(node: Node, graph: Graph, inputs: list[Known]) -> Known:
+def _linear(operation: Operation, graph: Graph, inputs: list[Errors]) -> Errors:
+    kind = KINDS[operation.kind]
+    assert isinstance(kind, Linear)
     sizes, worsts, squares = (list(column) for column in zip(*inputs, strict=True))
-    size = run_node(_absolute(node, 1, constants=True), *sizes)
-    worst = run_node(_absolute(node, 1, constants=False), *worsts)
-    if node.op in ("mean", "avg_pool"):  # of equal weights: squared they are a share of themselves
-        square = run_node(node, *squares) / _terms(node, graph)
+    size = run_operation(kind.absolute(operation, 1, True), *sizes)
+    worst = run_operation(kind.absolute(operation, 1, False), *worsts)
+    terms = kind.terms(operation, [graph.operations[source].shape for source in operation.inputs])
+    if kind.summing == "average":  # of equal weights: squared they are a share of themselves
+        square = run_operation(operation, *squares) / terms
     else:
-        square = run_node(_absolute(node, 2, constants=False), *squares)
-    if node.op not in MOVES:
-        terms = _terms(node, graph) + EXTRA
-        worst = worst + terms * UNIT * size
-        square = square + terms * (UNIT * size) ** 2
+        square = run_operation(kind.absolute(operation, 2, False), *squares)
+    if kind.summing != "move":
+        worst = worst + (terms + EXTRA) * UNIT * size
+        square = square + (terms + EXTRA) * (UNIT * size) ** 2
     return size, worst, square
 
 
-def _absolute(node: Node, power: int, *, constants: bool) -> Node:
-    """A linear operation with the absolute values of its weights to a power, with or without its constant terms."""
-    tensors = {key: value.abs() ** power for key, value in node.tensors.items() if key in ("weight", "scale")}
-    attributes = dict(node.attributes)
-    if constants:
-        for key in ("bias", "shift"):
-            if key in node.tensors:
-                tensors[key] = node.tensors.get(f"{key}_terms", node.tensors[key]).abs()
-    if node.op == "pad":
-        value = abs(node.number("value"))
-        attributes["value"] = value if constants and math.isfinite(value) else 0.0
-    return replace(node, op="add" if node.op == "sub" else node.op, tensors=tensors, attributes=attributes)
-
-
-def _terms(node: Node, graph: Graph) -> int:
-    """How many numbers one output value sums up."""
-    if "weight" in node.tensors:
-        return 1 + node.tensors["weight"][0].numel()
-    if node.op == "avg_pool":
-        return math.prod(node.ints("kernel"))
-    if node.op == "mean":
-        return math.prod(graph.nodes[node.inputs[0]].shape) // max(1, math.prod(node.shape))
-    return 2
-
-
-def _bend(node: Node, inputs: list[Known]) -> Known:
-    size, worst, square = inputs[0]
-    if node.op == "max_pool":
-        return run_node(node, size), run_node(node, worst), run_node(node, square)
-    if node.op == "mul":
-        other, its_worst, its_square = inputs[1]
-        product = size * other
-        unit = EXTRA * UNIT * product
-        return (
-            product,
-            worst * other + its_worst * size + worst * its_worst + unit,
-            2 * (square * other**2 + its_square * size**2 + square * its_square) + unit**2,
-        )
-    if node.op in ("softmax", "log_softmax"):
-        # No output moves by more than twice the largest move of an input.
-        largest = 1.0 if node.op == "softmax" else 2 * float(size.max()) + math.log(max(2, node.shape[-1]))
-        last, spread = 64 * UNIT * (1 + largest), torch.ones_like(size)
-        each = tuple(range(1, size.ndim))
-        worst, square = worst.amax(each, keepdim=True), square.sum(each, keepdim=True)
-        return largest * spread, (2 * worst + last) * spread, (4 * square + last**2) * spread
-    if node.op == "relu":  # rounds nothing
-        return size, worst, square
-    gain, limit, kept = 1.0, torch.ones_like(size), 0.0
-    if node.op == "leaky_relu":
-        gain = max(1.0, abs(node.number("slope")))
-        limit = gain * size
-    elif node.op == "clip":
-        kept = max([abs(v) for v in (node.number("low"), node.number("high")) if math.isfinite(v)], default=0.0)
-        limit = size.clamp(min=kept)
-    # One product, the limits of a clip, or a curve that is not rounded correctly.
-    unit = EXTRA * UNIT * limit
-    return limit, gain * worst + unit, gain**2 * square + unit**2
+def _bend(operation: Operation, inputs: list[Errors]) -> Errors:
+    kind = KINDS[operation.kind]
+    if isinstance(kind, Other):
+        return kind.errors(operation, inputs)
+    if isinstance(kind, Curve):
+        return kind.errors(operation, inputs[0])
+    size, worst, square = (run_operation(operation, part) for part in inputs[0])
+    return size, worst, square

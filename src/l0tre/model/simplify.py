@@ -1,4 +1,4 @@
-"""Fewer nodes for the same decisions: what every engine sees after an import."""
+"""Fewer operations for the same decisions: what every engine sees after an import."""
 
 import math
 from collections import Counter
@@ -7,18 +7,18 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from l0tre.model.graph import Graph, GraphBuilder, Node
+from l0tre.model.graph import Graph, GraphBuilder, Operation
 
 __all__ = ["final_softmax", "simplify", "without_softmax"]
 
 
 def simplify(graph: Graph) -> Graph:
-    """Merge and drop nodes without changing the decision.
+    """Merge and drop operations without changing the decision.
 
     A scale after a convolution, linear layer or scale that nothing else reads is folded into it (computed in float64,
-    stored in the precision of its constants), reshapes are merged, unused nodes removed. A final softmax or log-softmax
-    over the classes is dropped: the order of the scores stays, the scores become logits. Otherwise the output is
-    that of ``graph`` up to rounding.
+    stored in the precision of its constants), reshapes are merged, unused operations removed. A final softmax or
+    log-softmax over the classes is dropped: the order of the scores stays, the scores become logits. Otherwise the
+    output is that of ``graph`` up to rounding.
 
     Args:
         graph: Any graph; it is not changed.
@@ -27,86 +27,88 @@ def simplify(graph: Graph) -> Graph:
         The simpler graph, of the same input and output shape.
     """
     while True:
-        nodes = list(graph.nodes)
-        _drop_softmax(nodes)
-        output = _merge_reshapes(nodes)
-        # Unused nodes must be gone before readers are counted.
-        pruned = list(_pruned(nodes, output).nodes)
+        operations = list(graph.operations)
+        _drop_softmax(operations)
+        output = _merge_reshapes(operations)
+        # Unused operations must be gone before readers are counted.
+        pruned = list(_pruned(operations, output).operations)
         _fold_scales(pruned)
         simpler = _pruned(pruned, len(pruned) - 1)
-        if len(simpler.nodes) == len(graph.nodes):
+        if len(simpler.operations) == len(graph.operations):
             return simpler
         graph = simpler
 
 
 def without_softmax(graph: Graph) -> Graph:
     """The graph without the operation that :func:`final_softmax` names; nothing else is changed."""
-    nodes = list(graph.nodes)
-    _drop_softmax(nodes)
-    return Graph(tuple(nodes))
+    operations = list(graph.operations)
+    _drop_softmax(operations)
+    return Graph(tuple(operations))
 
 
 def final_softmax(graph: Graph) -> str:
     """The operation over all classes that :func:`simplify` drops: ``softmax``, ``log_softmax`` or nothing."""
-    node = graph.nodes[-1]
-    while node.op == "reshape":
-        node = graph.nodes[node.inputs[0]]
-    over_all = node.op in ("softmax", "log_softmax") and node.shape[int(node.number("dim"))] == math.prod(node.shape)
-    return node.op if over_all else ""
+    operation = graph.operations[-1]
+    while operation.kind == "reshape":
+        operation = graph.operations[operation.inputs[0]]
+    over_all = operation.kind in ("softmax", "log_softmax") and operation.shape[
+        int(operation.number("dim"))
+    ] == math.prod(operation.shape)
+    return operation.kind if over_all else ""
 
 
-def _pruned(nodes: list[Node], output: int) -> Graph:
-    builder = GraphBuilder(nodes[0].shape)
-    builder.nodes = nodes
+def _pruned(operations: list[Operation], output: int) -> Graph:
+    builder = GraphBuilder(operations[0].shape)
+    builder.operations = operations
     return builder.build(output)
 
 
-def _drop_softmax(nodes: list[Node]) -> None:
+def _drop_softmax(operations: list[Operation]) -> None:
     """Put reshapes, which change nothing, for the softmaxes over all classes that only reshapes follow."""
-    position = len(nodes) - 1
-    while (node := nodes[position]).op in ("reshape", "softmax", "log_softmax"):
-        if node.op != "reshape":
-            if node.shape[int(node.number("dim"))] != math.prod(node.shape):
+    position = len(operations) - 1
+    while (operation := operations[position]).kind in ("reshape", "softmax", "log_softmax"):
+        if operation.kind != "reshape":
+            if operation.shape[int(operation.number("dim"))] != math.prod(operation.shape):
                 break
-            nodes[position] = replace(node, op="reshape", attributes={"shape": node.shape})
-        position = node.inputs[0]
+            operations[position] = replace(operation, kind="reshape", attributes={"shape": operation.shape})
+        position = operation.inputs[0]
 
 
-def _merge_reshapes(nodes: list[Node]) -> int:
-    """Let nodes read past reshapes that another reshape follows or that change nothing; gives the output's position."""
-    alias = list(range(len(nodes)))
-    for position, node in enumerate(nodes):
-        node = replace(node, inputs=tuple(alias[source] for source in node.inputs))
-        if node.op == "reshape":
-            source = node.inputs[0]
-            if nodes[source].op == "reshape" and nodes[source].shape != node.shape:
-                source = nodes[source].inputs[0]
-            node = replace(node, inputs=(source,))
-            if nodes[source].shape == node.shape:
+def _merge_reshapes(operations: list[Operation]) -> int:
+    """Let operations read past reshapes that another one follows or that change nothing; gives the output's place."""
+    alias = list(range(len(operations)))
+    for position, operation in enumerate(operations):
+        operation = replace(operation, inputs=tuple(alias[source] for source in operation.inputs))
+        if operation.kind == "reshape":
+            source = operation.inputs[0]
+            if operations[source].kind == "reshape" and operations[source].shape != operation.shape:
+                source = operations[source].inputs[0]
+            operation = replace(operation, inputs=(source,))
+            if operations[source].shape == operation.shape:
                 alias[position] = source
-        nodes[position] = node
+        operations[position] = operation
     return alias[-1]
 
 
-def _fold_scales(nodes: list[Node]) -> None:
-    """Put a merged node for every scale whose source nothing else reads; the source is then unused."""
-    readers = Counter(source for node in nodes for source in node.inputs)
-    for position, node in enumerate(nodes):
-        if node.op == "scale" and readers[node.inputs[0]] == 1:
-            merged = _merged(nodes[node.inputs[0]], node)
-            # The merged node reads what its source read, and the source is gone: the counts stay right.
-            nodes[position] = node if merged is None else merged
+def _fold_scales(operations: list[Operation]) -> None:
+    """Put a merged operation for every scale whose source nothing else reads; the source is then unused."""
+    readers = Counter(source for operation in operations for source in operation.inputs)
+    for position, operation in enumerate(operations):
+        if operation.kind == "scale" and readers[operation.inputs[0]] == 1:
+            merged = _merged(operations[operation.inputs[0]], operation)
+            # The merged operation reads what its source read, and the source is gone: the counts stay right.
+            operations[position] = operation if merged is None else merged
 
 
-def _merged(source: Node, scale: Node) -> Node | None:
-    """One node for a scale and the node before it, ``None`` if they do not merge."""
+def _merged(source: Operation, scale: Operation) -> Operation | None:
+    """One operation for a scale and the operation before it, ``None`` if they do not merge."""
     factor, shift = (_wide(scale.tensors.get(key)) for key in ("scale", "shift"))
-    if source.op == "scale":
+    if source.kind == "scale":
         gain, offset = "scale", "shift"
         weight_factor = factor
-    elif source.op in ("conv", "linear") and scale.shape == source.shape:
+    elif source.kind in ("conv", "linear") and scale.shape == source.shape:
         gain, offset = "weight", "bias"
-        channel = 0 if source.op == "conv" else len(source.shape) - 1
+        channel = 0 if source.kind == "conv" else len(source.shape) - 1
         if not all(_only_along(channel, t, source.shape) for t in (factor, shift) if t is not None):
             return None
         channels = source.shape[channel]
@@ -123,7 +125,7 @@ def _merged(source: Node, scale: Node) -> Node | None:
     added = None
     if shift is not None:
         added = scale.tensors.get("shift_terms", scale.tensors["shift"].abs()).to(shift)
-        added = added if source.op == "scale" else added.reshape(-1).expand_as(shift)
+        added = added if source.kind == "scale" else added.reshape(-1).expand_as(shift)
     own = own if own is None or factor is None else own * factor.abs()
     terms = added if own is None else own if added is None else own + added
     bias = bias if bias is None or factor is None else bias * factor

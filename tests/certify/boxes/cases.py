@@ -187,7 +187,7 @@ def margins_at(case: Case, windowed: Windowed, nodes: Nodes, u: Tensor) -> Tenso
 def features_at(windowed: Windowed, nodes: Nodes, u: Tensor) -> Tensor:
     """True differences of what carried items are about, ``[nodes, points, features]``."""
     local, instance = windowed.local, windowed.instance
-    graph = Graph(local.plan.graph.nodes[: local.plan.tail])
+    graph = Graph(local.plan.graph.operations[: local.plan.tail])
     x = inputs_at(windowed, nodes, u)
     found = layer_values(graph, x.flatten(0, 1))[-1].view(*x.shape[:2], -1)
     change = found - layer_values(graph, instance.images)[-1][nodes.image][:, None]
@@ -246,10 +246,10 @@ def balanced(recipe: Recipe, seed: int, t: int, share: float, *, by: float = -1e
     u = directions(t * case.domain.members.shape[1], torch.Generator().manual_seed(seed))
     least = margins_at(case, windowed, nodes, u).amin((1, 2)).sort().values
     shift = by - float(least[int(share * len(least))])
-    last = case.graph.nodes[-1]
+    last = case.graph.operations[-1]
     bias = last.tensors["bias"].clone()
     bias[case.label] += shift
-    graph = Graph((*case.graph.nodes[:-1], replace(last, tensors={**last.tensors, "bias": bias})))
+    graph = Graph((*case.graph.operations[:-1], replace(last, tensors={**last.tensors, "bias": bias})))
     return replace(case, graph=graph, network=as_network(graph))
 
 

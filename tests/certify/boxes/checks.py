@@ -86,7 +86,7 @@ def check_oracle(case: Case, windowed: Windowed, found: Found, boxes: Nodes, mos
     """The sets that are nowhere left and come closest to a change, by an exact program: they are safe."""
     kept = {tuple(sorted(cells)) for cells in found.left.cells[found.left.image == boxes.image[0]].tolist()}
     gone = [row for row, cells in enumerate(boxes.cells.tolist()) if tuple(sorted(cells)) not in kept]
-    if not gone or any(node.op in ("sigmoid", "tanh") for node in case.graph.nodes):
+    if not gone or any(operation.kind in ("sigmoid", "tanh") for operation in case.graph.operations):
         return
     boxes = boxes.pick(torch.tensor(gone))
     u = directions(boxes.cells.shape[1] * case.domain.members.shape[1], torch.Generator().manual_seed(0))

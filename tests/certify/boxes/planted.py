@@ -100,7 +100,7 @@ def planted_windows(
         here = graph.add("relu", [here])
         rows, most = torch.tensor([[0.0], [1.0], [0.0]]), 0.0
     graph.add("linear", [here], {"weight": rows, "bias": torch.tensor([most + RADIUS, 0.0, -1.0])})
-    result = Graph(tuple(graph.nodes)).to("cpu")
+    result = Graph(tuple(graph.operations)).to("cpu")
     image = torch.full((1, *shape), START)
     return Case(nn.Identity(), result, as_network(result), image, 0, make_domain((1, *shape)), "planted")
 
@@ -117,9 +117,9 @@ def tied(seed: int, *, deep: bool = False) -> Case:
     case = replace(case, image=torch.full((1, 5, 5), 0.7), label=0, domain=free_domain((1, 5, 5), free))
     generator = torch.Generator().manual_seed(seed)
     locked = [place for place in range(25) if deep or place not in free]
-    nodes = list(case.graph.nodes)
+    operations = list(case.graph.operations)
     if deep:
-        nodes[2] = replace(nodes[2], tensors={"weight": torch.zeros(25, 25), "bias": torch.full((25,), 0.7)})
+        operations[2] = replace(operations[2], tensors={"weight": torch.zeros(25, 25), "bias": torch.full((25,), 0.7)})
     while True:
         weight = torch.zeros(2, 25)
         # Of very different sizes, since sums of a few float32 numbers are often exact in float64.
@@ -127,8 +127,8 @@ def tied(seed: int, *, deep: bool = False) -> Case:
             -6 * torch.rand(len(locked), generator=generator)
         )
         weight[0, locked], weight[1, locked] = numbers, numbers[torch.randperm(len(locked), generator=generator)]
-        nodes[-1] = replace(nodes[-1], tensors={"weight": weight, "bias": torch.zeros(2)})
-        graph = Graph(tuple(nodes))
+        operations[-1] = replace(operations[-1], tensors={"weight": weight, "bias": torch.zeros(2)})
+        graph = Graph(tuple(operations))
         scores = run(graph.to("cpu", torch.float64), case.image[None].double())[0]
         if float(scores[0] - scores[1]) > 0:
             return replace(case, graph=graph, network=as_network(graph))

@@ -159,4 +159,4 @@ def build(recipe: Recipe, seed: int, classes: int = 3) -> Graph:
     builder.dense(classes)
     for layer in recipe.end:
         builder.put(layer)
-    return Graph(tuple(builder.graph.nodes)).to("cpu")
+    return Graph(tuple(builder.graph.operations)).to("cpu")

@@ -14,7 +14,7 @@ from l0tre.certify.boxes.box_bounds import box_items, carry_items
 from l0tre.certify.boxes.head import above, form_ranges, interval_margins, margin_forms, proves
 from l0tre.certify.boxes.windowed import Windowed, errors
 from l0tre.certify.relax.interval import Interval
-from l0tre.model.graph import run_node
+from l0tre.model.graph import run_operation
 from tests.certify.boxes.cases import (
     directions,
     ground_of,
@@ -51,10 +51,10 @@ def true_margins(windowed: Windowed, image: Tensor, change: Tensor) -> Tensor:
     graph, tail = windowed.local.plan.graph, windowed.local.plan.tail
     points = change.shape[1]
     values = {tail - 1: (windowed.instance.base[tail - 1][image][:, None] + change).flatten(0, 1)}
-    for place in range(tail, len(graph.nodes)):
-        node = graph.nodes[place]
-        values[place] = run_node(node, *(values[source] for source in node.inputs))
-    scores = values[len(graph.nodes) - 1].view(len(image), points, -1)
+    for place in range(tail, len(graph.operations)):
+        operation = graph.operations[place]
+        values[place] = run_operation(operation, *(values[source] for source in operation.inputs))
+    scores = values[len(graph.operations) - 1].view(len(image), points, -1)
     rows = []
     for own, label in zip(scores, windowed.instance.specification.labels[image].tolist(), strict=True):
         rows.append(own[:, [label]] - own[:, [number for number in range(own.shape[1]) if number != label]])
@@ -123,11 +123,11 @@ def test_one_image_for_all_is_each_image_for_itself(name: str) -> None:
 def test_margins_of_boxes_by_ranges_and_by_forms_are_below_the_true_ones(name: str) -> None:
     case, generator = make_case(SMALL[name], 2), torch.Generator().manual_seed(4)
     windowed = ground_of(case, 2, 3)
-    nodes = random_boxes(windowed, pixel_sets(windowed, 2, random.Random(4), 18), generator)
-    forms = carry_items(windowed, box_items(windowed, nodes))
-    truth = margins_at(case, windowed, nodes, directions(forms.centre.shape[1] - 1, generator)).amin(1)
-    assert bool((interval_margins(windowed, nodes.image, form_ranges(forms)) <= truth + 1e-9).all())
-    assert bool((least(margin_forms(windowed, nodes.image, forms)) <= truth + 1e-9).all())
+    operations = random_boxes(windowed, pixel_sets(windowed, 2, random.Random(4), 18), generator)
+    forms = carry_items(windowed, box_items(windowed, operations))
+    truth = margins_at(case, windowed, operations, directions(forms.centre.shape[1] - 1, generator)).amin(1)
+    assert bool((interval_margins(windowed, operations.image, form_ranges(forms)) <= truth + 1e-9).all())
+    assert bool((least(margin_forms(windowed, operations.image, forms)) <= truth + 1e-9).all())
 
 
 @pytest.mark.parametrize("variables", [1, 2, 6])
@@ -148,7 +148,7 @@ def test_ranges_pay_for_rounding_at_every_position_that_is_read(name: str) -> No
     case, generator = make_case(SMALL[name], 1), torch.Generator().manual_seed(5)
     windowed = ground_of(case, 2, 2)
     image, (low, high) = random_ranges(windowed, generator, 20)
-    nodes, tail, slack = windowed.local.plan.graph.nodes, windowed.local.plan.tail, 0.1
+    operations, tail, slack = windowed.local.plan.graph.operations, windowed.local.plan.tail, 0.1
     exact = with_slack(windowed)
     bounds = interval_margins(exact, image, (low, high))
     wider = interval_margins(exact, image, (low - slack, high + slack))
@@ -157,8 +157,8 @@ def test_ranges_pay_for_rounding_at_every_position_that_is_read(name: str) -> No
     assert torch.allclose(
         interval_margins(with_slack(windowed, slack, tail - 1), image, (low, high)), wider, atol=1e-12
     )
-    last = nodes[-1].inputs[0] if nodes[-1].op == "linear" else len(nodes) - 1
-    for place in range(tail, len(nodes) - (nodes[-1].op == "linear")):
+    last = operations[-1].inputs[0] if operations[-1].kind == "linear" else len(operations) - 1
+    for place in range(tail, len(operations) - (operations[-1].kind == "linear")):
         lowered = interval_margins(with_slack(windowed, slack, place), image, (low, high)) - bounds
         assert float(lowered.max()) < 1e-12
         assert float(lowered.min()) < -1e-3
@@ -202,12 +202,12 @@ def test_what_is_proved_is_what_one_of_both_ways_proves(name: str, budget: int) 
     """One at a time or all together; flat networks have no ranges. And what is proved is so at all sampled points."""
     case, generator = make_case({**SMALL, **FLAT}[name], 1), torch.Generator().manual_seed(7)
     windowed = replace(ground_of(case, 2, 3), budget=budget)
-    nodes = random_boxes(windowed, pixel_sets(windowed, 2, random.Random(7), 40), generator)
-    forms = carry_items(windowed, box_items(windowed, nodes))
-    truth = margins_at(case, windowed, nodes, directions(forms.centre.shape[1] - 1, generator)).amin((1, 2))
-    by_forms = least(margin_forms(windowed, nodes.image, forms))
+    operations = random_boxes(windowed, pixel_sets(windowed, 2, random.Random(7), 40), generator)
+    forms = carry_items(windowed, box_items(windowed, operations))
+    truth = margins_at(case, windowed, operations, directions(forms.centre.shape[1] - 1, generator)).amin((1, 2))
+    by_forms = least(margin_forms(windowed, operations.image, forms))
     flat = windowed.local.flat
-    by_ranges = by_forms if flat else interval_margins(windowed, nodes.image, form_ranges(forms))
+    by_ranges = by_forms if flat else interval_margins(windowed, operations.image, form_ranges(forms))
     seen: set[bool] = set()
     ways: set[tuple[bool, bool]] = set()
     for shift in (-torch.cat([by_forms.amin(1), by_ranges.amin(1), truth]))[:: 16 if budget == 1 else 3].tolist():
@@ -215,8 +215,8 @@ def test_what_is_proved_is_what_one_of_both_ways_proves(name: str, budget: int) 
             moved = replace(
                 windowed, instance=replace(windowed.instance, margins=windowed.instance.margins + shift + more)
             )
-            found = proves(moved, nodes.image, forms, 2)
-            both = [above(moved, nodes.image, margins + shift + more, 2) for margins in (by_forms, by_ranges)]
+            found = proves(moved, operations.image, forms, 2)
+            both = [above(moved, operations.image, margins + shift + more, 2) for margins in (by_forms, by_ranges)]
             assert torch.equal(found, both[0] | both[1])
             assert bool((truth[found] + shift + more > 0).all())
             seen.update(found.tolist())

@@ -8,19 +8,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from l0tre.certify.boxes.affine_forms import AffineForms, bend, least, pool
-from l0tre.model.graph import Node, run_node
+from l0tre.model.graph import Operation, run_operation
 from tests.certify.boxes.cases import directions, values_of
 
 NOT_NUMBERS = (float("nan"), float("inf"), -float("inf"))
 BENT = [
-    Node("relu", (0,), (5,)),
-    Node("leaky_relu", (0,), (5,), attributes={"slope": 0.3}),
-    Node("leaky_relu", (0,), (5,), attributes={"slope": 1.0}),
-    Node("leaky_relu", (0,), (5,), attributes={"slope": 2.5}),
-    Node("sigmoid", (0,), (5,)),
-    Node("tanh", (0,), (5,)),
+    Operation("relu", (0,), (5,)),
+    Operation("leaky_relu", (0,), (5,), attributes={"slope": 0.3}),
+    Operation("leaky_relu", (0,), (5,), attributes={"slope": 1.0}),
+    Operation("leaky_relu", (0,), (5,), attributes={"slope": 2.5}),
+    Operation("sigmoid", (0,), (5,)),
+    Operation("tanh", (0,), (5,)),
 ]
-NAMES = [" ".join([node.op, *(str(value) for value in node.attributes.values())]) for node in BENT]
+NAMES = [" ".join([operation.kind, *(str(value) for value in operation.attributes.values())]) for operation in BENT]
 
 
 def random_forms(generator: torch.Generator, batch: int, variables: int, *shape: int) -> tuple[AffineForms, Tensor]:
@@ -76,58 +76,60 @@ def test_least_is_the_least_corner() -> None:
     assert torch.allclose(values.amin(1), least(lower), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("node", BENT, ids=NAMES)
+@pytest.mark.parametrize("operation", BENT, ids=NAMES)
 @pytest.mark.parametrize("variables", [1, 3, 6])
-def test_bent_forms_hold_at_every_point(node: Node, variables: int) -> None:
+def test_bent_forms_hold_at_every_point(operation: Operation, variables: int) -> None:
     generator = torch.Generator().manual_seed(variables)
     forms, before = random_forms(generator, 80, variables, 5)
     u = directions(variables, generator)
-    after = run_node(node, before)
+    after = run_operation(operation, before)
     values = before[:, None] + samples(forms, u, generator)
-    check_holds(bend(node, forms, before, after, 0.0), run_node(node, values) - after[:, None], u)
+    check_holds(bend(operation, forms, before, after, 0.0), run_operation(operation, values) - after[:, None], u)
 
 
-@pytest.mark.parametrize("node", BENT, ids=NAMES)
-def test_bent_forms_without_width_are_the_operation_itself(node: Node) -> None:
+@pytest.mark.parametrize("operation", BENT, ids=NAMES)
+def test_bent_forms_without_width_are_the_operation_itself(operation: Operation) -> None:
     generator = torch.Generator().manual_seed(3)
     centre = torch.zeros(40, 3, 5, dtype=torch.float64)
     centre[:, 0] = torch.randn(40, 5, generator=generator, dtype=torch.float64)
     before = torch.randn(40, 5, generator=generator, dtype=torch.float64)
-    after = run_node(node, before)
-    found = bend(node, AffineForms(centre, torch.zeros_like(centre)), before, after, 1e-14)
-    assert torch.allclose(found.centre[:, 0], run_node(node, before + centre[:, 0]) - after, rtol=0, atol=1e-12)
+    after = run_operation(operation, before)
+    found = bend(operation, AffineForms(centre, torch.zeros_like(centre)), before, after, 1e-14)
+    assert torch.allclose(
+        found.centre[:, 0], run_operation(operation, before + centre[:, 0]) - after, rtol=0, atol=1e-12
+    )
     assert float(found.radius.abs().max()) < 1e-12
 
 
-@pytest.mark.parametrize("node", BENT, ids=NAMES)
+@pytest.mark.parametrize("operation", BENT, ids=NAMES)
 @pytest.mark.parametrize("side", [-1.0, 1.0])
-def test_lines_hold_for_inputs_that_are_off_by_rounding(node: Node, side: float) -> None:
+def test_lines_hold_for_inputs_that_are_off_by_rounding(operation: Operation, side: float) -> None:
     """A range that ends at the kink goes past it by the error: what is left out is the error times the slope."""
     centre = torch.tensor([[[0.5 * side], [0.5]]], dtype=torch.float64)  # from 0 to 1 or to -1, the own value is 0
     before, slack = torch.zeros(1, 1, dtype=torch.float64), 0.1
-    forms, after = AffineForms(centre, torch.zeros_like(centre)), run_node(node, before)
-    found, exact = (bend(node, forms, before, after, error) for error in (slack, 0.0))
+    forms, after = AffineForms(centre, torch.zeros_like(centre)), run_operation(operation, before)
+    found, exact = (bend(operation, forms, before, after, error) for error in (slack, 0.0))
     u = torch.linspace(-1, 1, 21, dtype=torch.float64)[:, None]
     low, high = values_of(found.centre - found.radius, u), values_of(found.centre + found.radius, u)
     for error in (-slack, 0.0, slack):
-        change = run_node(node, before[:, None] + values_of(centre, u) + error) - after[:, None]
+        change = run_operation(operation, before[:, None] + values_of(centre, u) + error) - after[:, None]
         slopes = 2.5 * slack + 1e-12
         assert bool(((change >= low - slopes) & (change <= high + slopes)).all())
-    if node.op in ("relu", "leaky_relu") and node.attributes.get("slope") != 1.0:
+    if operation.kind in ("relu", "leaky_relu") and operation.attributes.get("slope") != 1.0:
         assert float(exact.radius.abs().max()) == 0.0
         assert float(found.radius.abs().max()) > 1e-3
 
 
-@pytest.mark.parametrize("node", BENT, ids=NAMES)
+@pytest.mark.parametrize("operation", BENT, ids=NAMES)
 @pytest.mark.parametrize("value", NOT_NUMBERS)
-def test_what_is_no_number_stays_none(node: Node, value: float) -> None:
+def test_what_is_no_number_stays_none(operation: Operation, value: float) -> None:
     """In a centre, in a radius, in a coefficient or in an own value: no lower bound is finite."""
     forms, before = random_forms(torch.Generator().manual_seed(2), 3, 2, 5)
     for place, column in itertools.product(("centre", "radius", "before"), (0, 1)):
         centre, radius, own = forms.centre.clone(), forms.radius.clone(), before.clone()
         target = {"centre": centre[0, column], "radius": radius[0, column], "before": own[0]}[place]
         target[2] = value
-        found = bend(node, AffineForms(centre, radius), own, run_node(node, own), 1e-12)
+        found = bend(operation, AffineForms(centre, radius), own, run_operation(operation, own), 1e-12)
         low = least((found.centre - found.radius).movedim(1, -1))
         assert not bool(torch.isfinite(low[0, 2])), f"{value} in {place} {column} gives {low[0, 2]}"
         assert bool(torch.isfinite(low[1:]).all())
@@ -143,9 +145,11 @@ POOLS = [
 
 def pool_case(
     settings: dict[str, tuple[int, int]], generator: torch.Generator, batch: int
-) -> tuple[Node, AffineForms, Tensor]:
+) -> tuple[Operation, AffineForms, Tensor]:
     """A max pool of patches that hang over the edges of the map: what is outside is minus infinity."""
-    node = Node("max_pool", (0,), (2, 9, 9), attributes=dict(settings))  # the shape is that of the whole map: not used
+    operation = Operation(
+        "max_pool", (0,), (2, 9, 9), attributes=dict(settings)
+    )  # the shape is that of the whole map: not used
     size = [
         s * 2 + d * (k - 1) + 1
         for s, d, k in zip(*(settings[n] for n in ("stride", "dilation", "kernel")), strict=True)
@@ -154,13 +158,17 @@ def pool_case(
     before[: batch // 2, :, 0] = -torch.inf
     before[: batch // 4, :, :, -1] = -torch.inf
     outside = torch.isinf(before)[:, None]
-    return node, AffineForms(forms.centre.masked_fill(outside, 0.0), forms.radius.masked_fill(outside, 0.0)), before
+    return (
+        operation,
+        AffineForms(forms.centre.masked_fill(outside, 0.0), forms.radius.masked_fill(outside, 0.0)),
+        before,
+    )
 
 
 @pytest.mark.parametrize("settings", POOLS)
 def test_pooled_forms_hold_at_every_point(settings: dict[str, tuple[int, int]]) -> None:
     generator = torch.Generator().manual_seed(4)
-    node, forms, before = pool_case(settings, generator, 60)
+    operation, forms, before = pool_case(settings, generator, 60)
 
     def highest(values: Tensor) -> Tensor:
         flat = values.flatten(0, -4)
@@ -170,7 +178,7 @@ def test_pooled_forms_hold_at_every_point(settings: dict[str, tuple[int, int]]) 
     after = highest(before)
     inside = torch.isfinite(after)
     own = after.masked_fill(~inside, 0.0)
-    found = pool(node, forms, before, own, 0.0, (3, 3))
+    found = pool(operation, forms, before, own, 0.0, (3, 3))
     assert found.centre.shape == (60, 4, 2, 3, 3)
     found = AffineForms(*(part.masked_fill(~inside[:, None], 0.0) for part in (found.centre, found.radius)))
     u = directions(3, generator)
@@ -179,7 +187,7 @@ def test_pooled_forms_hold_at_every_point(settings: dict[str, tuple[int, int]]) 
     still = AffineForms(
         *(torch.cat([part[:, :1], torch.zeros_like(part[:, 1:])], 1) for part in (forms.centre, forms.centre * 0))
     )
-    exact = pool(node, still, before, own, 0.0, (3, 3))
+    exact = pool(operation, still, before, own, 0.0, (3, 3))
     truth = highest(before + still.centre[:, 0]) - own
     assert torch.allclose(exact.centre[:, 0][inside], truth[inside], rtol=0, atol=1e-12)
     assert float(exact.radius[:, 0][inside].abs().max()) < 1e-12
@@ -187,24 +195,24 @@ def test_pooled_forms_hold_at_every_point(settings: dict[str, tuple[int, int]]) 
 
 def test_pools_pay_for_rounding() -> None:
     """One input is ahead of the other by less than the error: it does not dominate."""
-    node = Node("max_pool", (0,), (1, 1, 1), attributes=dict(POOLS[0]))
+    operation = Operation("max_pool", (0,), (1, 1, 1), attributes=dict(POOLS[0]))
     before = torch.tensor([[[[1.0, 0.9], [0.0, 0.0]]]], dtype=torch.float64)
     centre = torch.zeros(1, 2, 1, 2, 2, dtype=torch.float64)
     forms, after = AffineForms(centre, torch.zeros_like(centre)), torch.ones(1, 1, 1, 1, dtype=torch.float64)
-    assert float(pool(node, forms, before, after, 0.01, (1, 1)).radius.sum()) == 0.0
-    assert float(pool(node, forms, before, after, 0.2, (1, 1)).radius.sum()) > 0.0
+    assert float(pool(operation, forms, before, after, 0.01, (1, 1)).radius.sum()) == 0.0
+    assert float(pool(operation, forms, before, after, 0.2, (1, 1)).radius.sum()) > 0.0
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_pool_hides_nothing_that_is_no_number(value: float) -> None:
     generator = torch.Generator().manual_seed(5)
-    node, forms, before = pool_case(POOLS[0], generator, 4)
+    operation, forms, before = pool_case(POOLS[0], generator, 4)
     before = torch.randn(before.shape, generator=generator, dtype=torch.float64)
     after = F.max_pool2d(before, 2, 2)
     for place, row, column in itertools.product(("centre", "radius"), (0, 1), (0, 1)):
         centre, radius = forms.centre.clone(), forms.radius.clone()
         {"centre": centre, "radius": radius}[place][0, 0, 0, row, column] = value
-        found = pool(node, AffineForms(centre, radius), before, after, 1e-12, (3, 3))
+        found = pool(operation, AffineForms(centre, radius), before, after, 1e-12, (3, 3))
         for part in (found.centre - found.radius, found.centre + found.radius):
             assert not bool(torch.isfinite(least(part.movedim(1, -1))[0, 0, 0, 0]))
             assert bool(torch.isfinite(least(part.movedim(1, -1))[1:]).all())

@@ -28,7 +28,7 @@ def test_effects_of_pixels_that_are_not_near_add_up(name: str) -> None:
         case = make_case(RECIPES[name], seed, unit=True)
         local = ground_of(case, 1, 1).local
         channels, height, width = case.image.shape
-        graph, image = Graph(local.plan.graph.nodes[: local.plan.tail]), case.image.double()
+        graph, image = Graph(local.plan.graph.operations[: local.plan.tail]), case.image.double()
         first, second = torch.tensor(list(itertools.combinations(range(height * width), 2))).T
         near = can_interact(local, first, second)
         assert bool((near == can_interact(local, second, first)).all())
@@ -50,9 +50,9 @@ def test_weights_and_rows_give_the_margins_of_each_label(name: str) -> None:
     windowed = ground_of(case, 2, 4)
     graph, plan, instance = windowed.local.plan.graph, windowed.local.plan, windowed.instance
     assert len(instance.specification.labels.unique()) == case.network.classes
-    shape = graph.nodes[plan.cut].shape
+    shape = graph.operations[plan.cut].shape
     change = torch.randn(4, *shape, generator=generator, dtype=torch.float64)
-    dense = change.flatten(1) @ graph.nodes[plan.tail - 1].tensors["weight"].T
+    dense = change.flatten(1) @ graph.operations[plan.tail - 1].tensors["weight"].T
     weights = windowed.weights[windowed.kinds]
     found = torch.einsum("nchw,nhwcf->nf", change, weights)
     others = torch.tensor(
@@ -65,9 +65,9 @@ def test_weights_and_rows_give_the_margins_of_each_label(name: str) -> None:
         assert len(windowed.rows) == 0
         return
     assert torch.allclose(found, dense, rtol=0, atol=1e-12)
-    last = graph.nodes[-1]
+    last = graph.operations[-1]
     read = torch.randn(4, windowed.rows.shape[2], generator=generator, dtype=torch.float64)
-    scores = read @ last.tensors["weight"].T if last.op == "linear" else read
+    scores = read @ last.tensors["weight"].T if last.kind == "linear" else read
     margins = scores.gather(1, instance.specification.labels[:, None]) - scores.gather(1, others)
     assert torch.allclose(torch.einsum("nf,nmf->nm", read, windowed.rows), margins, rtol=0, atol=1e-12)
 

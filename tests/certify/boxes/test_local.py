@@ -61,20 +61,20 @@ def test_windows_are_found(name: str) -> None:
     assert local.plan.cut == len(RECIPES[name].layers)
     assert local.sight == SIGHTS.get(name, local.sight)
     slack = make_plan(graph.to("cpu", torch.float64), make_domain(graph.input_shape), torch.device("cpu")).slack
-    assert len(local.slack) == len(graph.nodes)
+    assert len(local.slack) == len(graph.operations)
     assert all(own >= 2 * float(part.max()) > 0 for own, part in zip(local.slack, slack, strict=True))
 
 
 def extended(recipe: Recipe, behind: str) -> Graph:
     """A network with maps again behind its dense layer."""
     graph = GraphBuilder(recipe.shape)
-    graph.nodes = list(build(recipe, 0, classes=18).nodes)
-    here = graph.add("reshape", [len(graph.nodes) - 1], shape=(2, 3, 3))
+    graph.operations = list(build(recipe, 0, classes=18).operations)
+    here = graph.add("reshape", [len(graph.operations) - 1], shape=(2, 3, 3))
     here = graph.add(behind, [here], **(pool(2, 1)[1] if behind == "max_pool" else {}))
     wide = 18 if behind != "max_pool" else 8
     here = graph.add("reshape", [here], shape=(wide,))
     graph.add("linear", [here], {"weight": torch.ones(3, wide)})
-    return Graph(tuple(graph.nodes))
+    return Graph(tuple(graph.operations))
 
 
 def test_what_has_no_windows_or_another_end_is_left_to_cells() -> None:
@@ -89,10 +89,10 @@ def test_what_has_no_windows_or_another_end_is_left_to_cells() -> None:
     joined = maps.add("add", [maps.add("relu", [one]), 0])
     flat = maps.add("reshape", [maps.add("relu", [joined])], shape=(36,))
     maps.add("linear", [flat], {"weight": torch.ones(3, 36)})
-    assert local_of(Graph(tuple(maps.nodes))) is None
+    assert local_of(Graph(tuple(maps.operations))) is None
     vector = GraphBuilder((5,))
     vector.add("linear", [vector.add("relu", [0])], {"weight": torch.ones(3, 5)})
-    assert local_of(Graph(tuple(vector.nodes))) is None
+    assert local_of(Graph(tuple(vector.operations))) is None
 
 
 @pytest.mark.parametrize("name", FLAT)
@@ -156,7 +156,7 @@ def test_the_dense_layer_is_the_sum_over_the_whole_map(name: str, t: int) -> Non
     windowed = ground_of(case, t, 3)
     local, (height, width) = windowed.local, case.image.shape[1:]
     cut, stride = local.plan.cut, local.plan.stride
-    channels, rows, columns = local.plan.graph.nodes[cut].shape
+    channels, rows, columns = local.plan.graph.operations[cut].shape
     kinds = torch.tensor([2, 0, 1])
     weights = torch.randn(3, rows, columns, channels, 4, generator=generator, dtype=torch.float64)
     for phase in itertools.product(range(stride), range(stride)):

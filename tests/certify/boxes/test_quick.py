@@ -14,7 +14,7 @@ from l0tre.certify.boxes.interaction_sizes import _bend, interaction_sizes, make
 from l0tre.certify.boxes.pair_forms import PixelForms
 from l0tre.certify.boxes.window_forms import gather_dense
 from l0tre.certify.boxes.windowed import Windowed
-from l0tre.model.graph import Node, run_node
+from l0tre.model.graph import Operation, run_operation
 from tests.certify.boxes.cases import (
     directions,
     features_at,
@@ -79,16 +79,18 @@ def test_no_interaction_is_larger(name: str) -> None:
 def test_the_rest_of_one_operation(name: str) -> None:
     """Over a grid of own values, changes and rests, for changes of either sign."""
     slope = {"steep": 4.0, "flat": 0.25}.get(name)
-    node = Node(name if slope is None else "leaky_relu", (0,), (1, 1, 1), {}, {} if slope is None else {"slope": slope})
+    operation = Operation(
+        name if slope is None else "leaky_relu", (0,), (1, 1, 1), {}, {} if slope is None else {"slope": slope}
+    )
     grid = torch.linspace(-2, 2, 17, dtype=torch.float64)
     x, a, b, r = torch.meshgrid(grid, grid, grid, torch.tensor([-0.5, 0.0, 0.5], dtype=torch.float64), indexing="ij")
 
     def f(value: Tensor) -> Tensor:
-        return run_node(node, value.reshape(-1, 1, 1, 1)).view_as(value)
+        return run_operation(operation, value.reshape(-1, 1, 1, 1)).view_as(value)
 
     truth = (f(x + a + b + r) - f(x + a) - f(x + b) + f(x)).abs()
     alone = [(side.clamp(min=0).reshape(-1, 1, 1, 1), (-side).clamp(min=0).reshape(-1, 1, 1, 1)) for side in (a, b)]
-    bound = _bend(node, alone, r.abs().reshape(-1, 1, 1, 1)).view_as(truth)
+    bound = _bend(operation, alone, r.abs().reshape(-1, 1, 1, 1)).view_as(truth)
     assert bool((bound >= truth - 1e-12).all())
     if name in ("relu", "steep"):  # no factor too large
         assert float((truth / bound.clamp(min=1e-9)).max()) > 0.7
@@ -97,14 +99,14 @@ def test_the_rest_of_one_operation(name: str) -> None:
 def test_the_rest_of_a_pool() -> None:
     generator = torch.Generator().manual_seed(0)
     sizes = {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0), "dilation": (1, 1)}
-    node = Node("max_pool", (0,), (1, 1, 1), {}, sizes)
+    operation = Operation("max_pool", (0,), (1, 1, 1), {}, sizes)
     x, a, b, r = (torch.randn(20000, 1, 2, 2, generator=generator, dtype=torch.float64) for _ in range(4))
     for scale in (0.0, 0.3):
         parts = (x + a + b + scale * r, x + a, x + b, x)
         both, first, second, own = (part.amax((2, 3), keepdim=True) for part in parts)
         truth = (both - first - second + own).abs()
         alone = [(side.clamp(min=0), (-side).clamp(min=0)) for side in (a, b)]
-        bound = _bend(node, alone, scale * r.abs() if scale else None)
+        bound = _bend(operation, alone, scale * r.abs() if scale else None)
         assert bool((bound >= truth - 1e-12).all())
         assert float((truth / bound).max()) > 0.7
 

@@ -125,10 +125,10 @@ def test_the_last_bit_of_safety_is_proved_and_no_more(name: str, t: int) -> None
     sets = itertools.combinations(range(case.domain.groups), t)
     least = min(exact_minimum(case.graph, case.image, case.label, case.domain, groups)[0] for groups in sets)
     for by, answer in ((1e-5, "safe"), (-1e-5, "unsafe")):
-        last = case.graph.nodes[-1]
+        last = case.graph.operations[-1]
         bias = last.tensors["bias"].clone()
         bias[case.label] += by - least
-        graph = Graph((*case.graph.nodes[:-1], replace(last, tensors={**last.tensors, "bias": bias})))
+        graph = Graph((*case.graph.operations[:-1], replace(last, tensors={**last.tensors, "bias": bias})))
         moved = replace(case, graph=graph, network=as_network(graph))
         assert decide(cluster_search(moved, t), 2000).answer == answer
 
@@ -324,7 +324,7 @@ def test_a_tie_in_one_point_ends(hidden: tuple[int, ...]) -> None:
     """One pixel comes to a tie at the end of its range, and no further."""
     recipe = Recipe((1, 3, 3), (), hidden)
     case = make_case(recipe, 0, unit=True, classes=2)
-    nodes = list(case.graph.nodes)
+    nodes = list(case.graph.operations)
     weight = torch.zeros(2, nodes[-1].tensors["weight"].shape[1])
     weight[1, 0] = 1.0
     nodes[-1] = replace(nodes[-1], tensors={"weight": weight, "bias": torch.tensor([1.0, 0.0])})
@@ -344,12 +344,12 @@ def test_a_tie_in_one_point_ends(hidden: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("name", ["plain", "two hidden"])
 def test_weights_that_are_no_numbers_prove_nothing(name: str, value: float) -> None:
     case = make_case(RECIPES[name], 0)
-    for position, node in enumerate(case.graph.nodes):
-        for key, tensor in node.tensors.items():
+    for position, operation in enumerate(case.graph.operations):
+        for key, tensor in operation.tensors.items():
             changed = tensor.clone()
             changed.view(-1)[-1] = value
-            wrong = replace(node, tensors={**node.tensors, key: changed})
-            graph = Graph((*case.graph.nodes[:position], wrong, *case.graph.nodes[position + 1 :]))
+            wrong = replace(operation, tensors={**operation.tensors, key: changed})
+            graph = Graph((*case.graph.operations[:position], wrong, *case.graph.operations[position + 1 :]))
             for t in (1, 2) if value != value else (2,):
                 search = cluster_search(replace(case, graph=graph, network=as_network(graph)), t)
                 search.batch = 30

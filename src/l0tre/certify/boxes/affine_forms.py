@@ -13,7 +13,8 @@ from torch import Tensor
 
 from l0tre.certify.relax.interval import Interval
 from l0tre.certify.relax.relaxation import relax
-from l0tre.model.graph import Node
+from l0tre.certify.relax.supported import curve_bounds
+from l0tre.model.graph import Operation
 
 __all__ = ["AffineForms", "bend", "least", "pool"]
 
@@ -48,11 +49,11 @@ def least(lower: Tensor) -> Tensor:
     return lower[..., 0] - lower[..., 1:].abs().sum(-1)
 
 
-def bend(node: Node, forms: AffineForms, before: Tensor, after: Tensor, slack: float) -> AffineForms:
+def bend(operation: Operation, forms: AffineForms, before: Tensor, after: Tensor, slack: float) -> AffineForms:
     """Go through an elementwise operation.
 
     Args:
-        node: Of one of the kinds in ``support.ELEMENTWISE``: none of them falls, so its lines have no negative slope.
+        operation: One that ``supported.curve_bounds`` knows.
         forms: Its input.
         before: The image's own inputs ``[batch, *shape]``.
         after: The image's own outputs.
@@ -63,21 +64,28 @@ def bend(node: Node, forms: AffineForms, before: Tensor, after: Tensor, slack: f
     """
     lower, upper = forms.centre - forms.radius, forms.centre + forms.radius
     low, high = _ranges(lower, upper, before, slack)
-    below, above, gap_below, gap_above = relax(node, low, high, before, after).maps.view(4, *low.shape)
-    lower *= below[:, None]
-    upper *= above[:, None]
+    below, above, gap_below, gap_above = relax(operation, low, high, before, after).maps.view(4, *low.shape)
+    curve = curve_bounds(operation)
+    if curve is None or curve.slopes(operation)[0] < 0:  # where a line falls, the other side of the input counts
+        lower, upper = (
+            lower * below.clamp(min=0)[:, None] + upper * below.clamp(max=0)[:, None],
+            upper * above.clamp(min=0)[:, None] + lower * above.clamp(max=0)[:, None],
+        )
+    else:
+        lower *= below[:, None]
+        upper *= above[:, None]
     lower[:, 0] += gap_below
     upper[:, 0] += gap_above
     return _middle(lower, upper)
 
 
 def pool(
-    node: Node, forms: AffineForms, before: Tensor, after: Tensor, slack: float, size: Sequence[int]
+    operation: Operation, forms: AffineForms, before: Tensor, after: Tensor, slack: float, size: Sequence[int]
 ) -> AffineForms:
     """Go through a max pool over patches that are laid out without padding.
 
     Args:
-        node: The max pool.
+        operation: The max pool.
         forms: Its inputs under the patches, ``[batch, 1 + variables, C, rows, columns]``.
         before: The image's own inputs, ``[batch, C, rows, columns]``; minus infinity outside the map.
         after: The image's own outputs, ``[batch, C, *size]``.
@@ -89,7 +97,7 @@ def pool(
     """
     lower, upper = forms.centre - forms.radius, forms.centre + forms.radius
     shape = (before.shape[1], *size)
-    patches = replace(node, shape=shape, attributes={**node.attributes, "padding": (0, 0)})
+    patches = replace(operation, shape=shape, attributes={**operation.attributes, "padding": (0, 0)})
     lines = relax(patches, *_ranges(lower, upper, before, slack), before, after)
     assert lines.index is not None
     index = lines.index[:, None].expand(-1, lower.shape[1], -1)

@@ -7,8 +7,8 @@ from l0tre.certify.boxes.affine_forms import AffineForms, bend, least
 from l0tre.certify.boxes.grouped_products import in_groups
 from l0tre.certify.boxes.windowed import Windowed, errors
 from l0tre.certify.relax.interval import Interval, step
-from l0tre.certify.relax.supported import ELEMENTWISE
-from l0tre.model.graph import run_node
+from l0tre.certify.relax.supported import curve_bounds
+from l0tre.model.graph import run_operation
 
 __all__ = ["above", "form_ranges", "interval_margins", "margin_bytes", "margin_forms", "proves"]
 
@@ -43,11 +43,11 @@ def margin_forms(windowed: Windowed, image: Tensor, forms: AffineForms) -> Tenso
 
 def _after(windowed: Windowed) -> tuple[int, int, int]:
     """Positions behind the dense layer up to the last linear operation, and what this one (or the margins) reads."""
-    nodes = windowed.local.plan.graph.nodes
-    last = len(nodes) - 1
+    operations = windowed.local.plan.graph.operations
+    last = len(operations) - 1
     return (
-        (windowed.local.plan.tail, last, nodes[last].inputs[0])
-        if nodes[last].op == "linear"
+        (windowed.local.plan.tail, last, operations[last].inputs[0])
+        if operations[last].kind == "linear"
         else (windowed.local.plan.tail, last + 1, last)
     )
 
@@ -84,8 +84,10 @@ def interval_margins(windowed: Windowed, image: Tensor, ranges: Interval) -> Ten
     first, end, source = _after(windowed)
     values = {first - 1: _widened(ranges, base[first - 1][image], local.slack[first - 1])}
     for place in range(first, end):
-        node = local.plan.graph.nodes[place]
-        values[place] = _widened(step(node, [values[origin] for origin in node.inputs]), 0.0, local.slack[place])
+        operation = local.plan.graph.operations[place]
+        values[place] = _widened(
+            step(operation, [values[origin] for origin in operation.inputs]), 0.0, local.slack[place]
+        )
     own = base[source][image]
     low, high = (part - own for part in values[source])
     forms = AffineForms(((low + high) / 2)[:, None], ((high - low) / 2)[:, None])
@@ -101,16 +103,16 @@ def _widened(ranges: Interval, own: Tensor | float, slack: float) -> Interval:
 def _whole(windowed: Windowed, place: int, image: Tensor, values: dict[int, AffineForms]) -> AffineForms:
     """One operation behind the windows, on whole layers."""
     local = windowed.local
-    node = local.plan.graph.nodes[place]
-    sources = [values[source] for source in node.inputs]
-    if node.op in ELEMENTWISE:
-        source = node.inputs[0]
+    operation = local.plan.graph.operations[place]
+    sources = [values[source] for source in operation.inputs]
+    if curve_bounds(operation) is not None:
+        source = operation.inputs[0]
         before, after = windowed.instance.base[source][image], windowed.instance.base[place][image]
-        return bend(node, sources[0], before, after, local.slack[source])
+        return bend(operation, sources[0], before, after, local.slack[source])
     parts = []
     for kind, name in ((local.plain[place], "centre"), (local.positive[place], "radius")):
         inputs = [getattr(source, name) for source in sources]
-        result = run_node(kind, *(part.flatten(0, 1) for part in inputs))
+        result = run_operation(kind, *(part.flatten(0, 1) for part in inputs))
         parts.append(result.view(*inputs[0].shape[:2], *result.shape[1:]))
     return AffineForms(parts[0], parts[1])
 

@@ -1,10 +1,10 @@
 """A quick look at near pairs: how much two pixels can do together beyond what each does alone.
 
-Let ``a`` and ``b`` be what either does alone to the input of an operation ``f`` that never falls and whose slope is at
-most ``L``. Then ``f(x + a + b) - f(x + b)`` and ``f(x + a) - f(x)`` both lie between 0 and ``L a``, so they differ by
-``L |a|`` at the most, and likewise by ``L |b|``. What operations before have left, ``r``, adds ``L |r|``. For a max
-pool both lie between the least and the largest ``a`` of a patch. So sizes alone, carried where the windows meet, bound
-the interaction, for a fraction of the cost of forms; it is small unless the pixels are very near.
+Let ``a`` and ``b`` be what either does alone to the input of an operation ``f`` whose slopes, and zero, lie in a range
+of length ``L``. Then ``f(x + a + b) - f(x + b)`` and ``f(x + a) - f(x)`` are both ``a`` times such slopes, so they
+differ by ``L |a|`` at the most, and likewise by ``L |b|``. What operations before have left, ``r``, adds ``L |r|``.
+For a max pool both lie between the least and the largest ``a`` of a patch. So sizes alone, carried where the windows
+meet, bound the interaction, for a fraction of the cost of forms; it is small unless the pixels are very near.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,15 +12,14 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from l0tre.certify.boxes.pair_forms import PairPattern, Pixel, PixelForms, cut_out, map_interaction, patterns
 from l0tre.certify.boxes.window_forms import gather_dense
 from l0tre.certify.boxes.windowed import Windowed
-from l0tre.certify.relax.supported import NONLINEAR
-from l0tre.locality.local_part import need
+from l0tre.certify.relax.supported import curve_bounds, is_nonlinear
+from l0tre.locality.local_part import local_place, need
 from l0tre.locality.windows import Box, shifted
-from l0tre.model.graph import Node
+from l0tre.model.graph import Operation
 
 __all__ = ["Sizes", "interaction_sizes", "make_sizes"]
 
@@ -42,8 +41,8 @@ class Sizes:
 
 def make_sizes(windowed: Windowed, singles: PixelForms) -> Sizes:
     """The sizes of all single pixels."""
-    nodes = windowed.local.plan.graph.nodes[: windowed.local.plan.cut + 1]
-    sources = {node.inputs[0] for node in nodes if node.op in NONLINEAR}
+    operations = windowed.local.plan.graph.operations[: windowed.local.plan.cut + 1]
+    sources = {operation.inputs[0] for operation in operations if is_nonlinear(operation)}
     up: dict[Pixel, dict[int, Tensor]] = {}
     down: dict[Pixel, dict[int, Tensor]] = {}
     for phase, tables in singles.tables.items():
@@ -90,14 +89,14 @@ def _bound(
 
     rest: dict[int, Tensor] = {}
     for place in range(1, local.plan.cut + 1):
-        node = local.plan.graph.nodes[place]
-        source, box = node.inputs[0], pattern.meets[place]
+        operation = local.plan.graph.operations[place]
+        source, box = operation.inputs[0], pattern.meets[place]
         if not pattern.met(place):
             continue
-        if node.op in NONLINEAR:
-            wanted = (need(node, box[0], 0), need(node, box[1], 1)) if node.op == "max_pool" else box
+        if is_nonlinear(operation):
+            wanted = (need(operation, box[0], 0), need(operation, box[1], 1))
             before = shifted(rest[source], pattern.meets[source], wanted) if source in rest else None
-            found = _bend(node, [alone(side, source, wanted) for side in (0, 1)], before)
+            found = _bend(operation, [alone(side, source, wanted) for side in (0, 1)], before)
             rest[place] = site.clear(place, found[:, None])[:, 0]
         elif source in rest:
             rest[place] = map_interaction(site, place, local.positive[place], rest[source][:, None])[:, 0]
@@ -107,22 +106,24 @@ def _bound(
     return total[:, 0] * ROUNDING
 
 
-def _bend(node: Node, alone: Sequence[tuple[Tensor, Tensor]], rest: Tensor | None) -> Tensor:
+def _bend(operation: Operation, alone: Sequence[tuple[Tensor, Tensor]], rest: Tensor | None) -> Tensor:
     """The largest rest behind an operation that is not linear, ``[batch, C, rows, columns]``."""
-    if node.op == "max_pool":
-        sides = [_largest(node, up) + _largest(node, down) for up, down in alone]
-        left = None if rest is None else _largest(node, rest)
+    curve = curve_bounds(operation)
+    if curve is None:
+        sides = [_largest(operation, up) + _largest(operation, down) for up, down in alone]
+        left = None if rest is None else _largest(operation, rest)
         slope = 1.0
     else:
         sides = [torch.maximum(up, down) for up, down in alone]
         left = rest
-        slope = max(1.0, node.number("slope")) if node.op == "leaky_relu" else 1.0
+        least, most = curve.slopes(operation)
+        slope = most - min(0.0, least)
     result = torch.minimum(sides[0], sides[1])
     if left is not None:
         result += left
     return result * slope
 
 
-def _largest(node: Node, patches: Tensor) -> Tensor:
+def _largest(operation: Operation, patches: Tensor) -> Tensor:
     """The largest values of patches that are laid out without padding."""
-    return functional.max_pool2d(patches, node.ints("kernel"), node.ints("stride"), 0, node.ints("dilation"))
+    return local_place(operation).patches(operation, patches)

@@ -15,10 +15,10 @@ from torch import Tensor
 from l0tre.certify.boxes.affine_forms import AffineForms, bend, pool
 from l0tre.certify.boxes.window_forms import Items, LocalNetwork, Site, dense, dense_values, stages
 from l0tre.certify.boxes.windowed import Windowed
-from l0tre.certify.relax.supported import NONLINEAR
-from l0tre.locality.local_part import Span, need, overlap
-from l0tre.locality.windows import Box, common_part, convolve_window, shifted
-from l0tre.model.graph import Node, run_node
+from l0tre.certify.relax.supported import is_nonlinear
+from l0tre.locality.local_part import Span, local_place, need, overlap, selects
+from l0tre.locality.windows import Box, common_part, convolve_window, patches, shifted, sums_products
+from l0tre.model.graph import Operation, run_operation
 
 __all__ = [
     "PairPattern",
@@ -57,8 +57,8 @@ class PixelForms:
 
 def singles_bytes(local: LocalNetwork, width: int) -> int:
     """Memory that the tables of one pixel of one image take."""
-    boxes = zip(local.plan.graph.nodes, local.windows((0, 0), (1, 1)), strict=False)
-    neurons = sum(node.shape[0] * (box[0].size + 1) * (box[1].size + 1) for node, box in boxes)
+    boxes = zip(local.plan.graph.operations, local.windows((0, 0), (1, 1)), strict=False)
+    neurons = sum(operation.shape[0] * (box[0].size + 1) * (box[1].size + 1) for operation, box in boxes)
     return 16 * (1 + width) * neurons
 
 
@@ -181,12 +181,12 @@ class PairPattern:
 
     def item_bytes(self, columns: int) -> int:
         """Memory that one pair takes."""
-        nodes = self.local.plan.graph.nodes
+        operations = self.local.plan.graph.operations
         widest = max(1, dense_values(self.local, self.meets[-1]) // 2)
         for place, box in enumerate(self.meets):
-            wider = nodes[place].op == "max_pool" and self.met(place)
-            sizes = [need(nodes[place], span, axis).size if wider else span.size for axis, span in enumerate(box)]
-            widest = max(widest, nodes[place].shape[0] * sizes[0] * sizes[1])
+            wider = selects(operations[place]) and self.met(place)
+            sizes = [need(operations[place], span, axis).size if wider else span.size for axis, span in enumerate(box)]
+            widest = max(widest, operations[place].shape[0] * sizes[0] * sizes[1])
         return 8 * widest * (12 * columns + 16)
 
 
@@ -213,25 +213,29 @@ def _bound(windowed: Windowed, singles: PixelForms, pattern: PairPattern, image:
 
     rest: dict[int, list[Tensor]] = {}
     for place in range(1, local.plan.cut + 1):
-        node, source, box = local.plan.graph.nodes[place], local.plan.graph.nodes[place].inputs[0], pattern.meets[place]
+        operation, source, box = (
+            local.plan.graph.operations[place],
+            local.plan.graph.operations[place].inputs[0],
+            pattern.meets[place],
+        )
         if not pattern.met(place):
             continue
-        if node.op not in NONLINEAR:
+        if not is_nonlinear(operation):
             if source in rest:
                 rest[place] = _linear(site, place, rest[source])
             continue
-        wanted = (need(node, box[0], 0), need(node, box[1], 1)) if node.op == "max_pool" else box
+        wanted = (need(operation, box[0], 0), need(operation, box[1], 1))
         together = alone(source, wanted)
         if source in rest:
             now = pattern.meets[source]
             together = [a.add_(shifted(b, now, wanted)) for a, b in zip(together, rest[source], strict=True)]
         forms = AffineForms(together[0], together[1])
-        if node.op == "max_pool":
+        if selects(operation):
             before, after = site.own(source, wanted, float("-inf")), site.own(place, box)
-            forms = pool(node, forms, before, after, local.slack[source], (box[0].size, box[1].size))
+            forms = pool(operation, forms, before, after, local.slack[source], (box[0].size, box[1].size))
         else:
             before = site.own(source, box)
-            forms = bend(node, forms, before, run_node(node, before), local.slack[source])
+            forms = bend(operation, forms, before, run_operation(operation, before), local.slack[source])
         forms = site.inside(place, forms)
         rest[place] = [a.sub_(b) for a, b in zip((forms.centre, forms.radius), alone(place, box), strict=True)]
     total = [
@@ -260,11 +264,12 @@ def _linear(site: Site, place: int, rest: list[Tensor]) -> list[Tensor]:
     ]
 
 
-def map_interaction(site: Site, place: int, node: Node, rest: Tensor) -> Tensor:
+def map_interaction(site: Site, place: int, operation: Operation, rest: Tensor) -> Tensor:
     """Numbers ``[items, columns, C, rows, columns]`` behind a linear operation, or the one of its absolute weights."""
-    box, now = site.windows[place], site.windows[node.inputs[0]]
-    wanted = (need(node, box[0], 0), need(node, box[1], 1))
-    if node.op == "conv":
-        return site.clear(place, convolve_window(site.local.plan, node, rest[:, :, None], now, wanted, box)[:, :, 0])
-    moved, scale = shifted(rest, now, wanted), node.tensors.get("scale")
-    return moved if scale is None else moved * scale
+    box, now = site.windows[place], site.windows[operation.inputs[0]]
+    wanted = (need(operation, box[0], 0), need(operation, box[1], 1))
+    if sums_products(operation):
+        moved = convolve_window(site.local.plan, operation, rest[:, :, None], now, wanted, box)[:, :, 0]
+    else:
+        moved = patches(operation, shifted(rest, now, wanted)[:, :, None])[:, :, 0]
+    return site.clear(place, moved) if local_place(operation).spills else moved

@@ -8,13 +8,12 @@ from torch import Tensor
 
 from l0tre.certify.boxes.affine_forms import AffineForms, bend, pool
 from l0tre.certify.boxes.grouped_products import in_groups
-from l0tre.certify.relax.instance import Instance, without_constants
-from l0tre.certify.relax.interval import absolute
+from l0tre.certify.relax.instance import Instance
 from l0tre.certify.relax.plan import Plan
-from l0tre.certify.relax.supported import ELEMENTWISE
-from l0tre.locality.local_part import LocalPlan, Span, need, plan_local, spans
-from l0tre.locality.windows import Box, convolve_window, shifted
-from l0tre.model.graph import Node, run_node
+from l0tre.certify.relax.supported import absolute, curve_bounds, plain
+from l0tre.locality.local_part import LocalPlan, Span, local_place, need, plan_local, selects, spans
+from l0tre.locality.windows import Box, convolve_window, patches, shifted, sums_products
+from l0tre.model.graph import Operation, run_operation
 
 __all__ = [
     "Items",
@@ -47,8 +46,8 @@ class LocalNetwork:
     """
 
     plan: LocalPlan
-    plain: tuple[Node, ...]
-    positive: tuple[Node, ...]
+    plain: tuple[Operation, ...]
+    positive: tuple[Operation, ...]
     slack: tuple[float, ...]
     sight: tuple[int, int]
     flat: bool
@@ -100,34 +99,36 @@ def make_local(plan: Plan) -> LocalNetwork | None:
         isinstance(local, str)
         or local.head != "linear"
         or any(place not in plan.receptive_fields for place in range(local.cut + 1))
-        or any(node.op == "max_pool" for node in local.graph.nodes[local.tail :])  # its forms are those of windows
+        or any(
+            selects(operation) for operation in local.graph.operations[local.tail :]
+        )  # its forms are those of windows
     ):
         return None
     sizes = [plan.receptive_fields[place].size for place in range(local.cut + 1)]
     return LocalNetwork(
         local,
-        tuple(without_constants(node) for node in plan.graph.nodes),
-        tuple(absolute(node) for node in plan.graph.nodes),
+        tuple(plain(operation) for operation in plan.graph.operations),
+        tuple(absolute(operation) for operation in plan.graph.operations),
         # AffineForms are added and subtracted more often than the rows that the plan's errors are meant for.
         tuple(4 * float(slack.max()) for slack in plan.slack),
         (max(size[0] for size in sizes), max(size[1] for size in sizes)),
-        local.tail == len(plan.graph.nodes),
+        local.tail == len(plan.graph.operations),
     )
 
 
 def item_bytes(local: LocalNetwork, variables: int, size: tuple[int, int]) -> int:
     """Memory that one item and its copies take, about."""
-    nodes = local.plan.graph.nodes
+    operations = local.plan.graph.operations
     windows = local.windows((0, 0), size)
-    widest = max(nodes[place].shape[0] * box[0].size * box[1].size for place, box in enumerate(windows))
+    widest = max(operations[place].shape[0] * box[0].size * box[1].size for place, box in enumerate(windows))
     widest = max(widest, dense_values(local, windows[-1]) // 2)
     return 8 * widest * (8 * (1 + variables) + 16)
 
 
 def dense_values(local: LocalNetwork, box: Box) -> int:
     """How many numbers :func:`dense` holds for each column of one item."""
-    nodes = local.plan.graph.nodes
-    channels, features = nodes[local.plan.cut].shape[0], nodes[local.plan.tail - 1].shape[0]
+    operations = local.plan.graph.operations
+    channels, features = operations[local.plan.cut].shape[0], operations[local.plan.tail - 1].shape[0]
     return (channels + features) * box[0].size * box[1].size
 
 
@@ -170,13 +171,13 @@ def stages(
     site = Site(local, instance, items.image, (top // stride, left // stride), windows)
     values = {0: forms}
     for place in range(1, local.plan.cut + 1):
-        node = local.plan.graph.nodes[place]
+        operation = local.plan.graph.operations[place]
         if all(span.size for span in windows[place]):
-            values[place] = _through(site, place, node, [values[source] for source in node.inputs])
+            values[place] = _through(site, place, operation, [values[source] for source in operation.inputs])
         else:  # strides that are longer than kernels step over these pixels
-            sizes = (node.shape[0], *(span.size for span in windows[place]))
+            sizes = (operation.shape[0], *(span.size for span in windows[place]))
             values[place] = AffineForms(*(forms.centre.new_zeros(*forms.centre.shape[:2], *sizes) for _ in range(2)))
-        for source in set(node.inputs):
+        for source in set(operation.inputs):
             if last[source] == place and not keep:
                 del values[source]
     return site, values
@@ -219,7 +220,7 @@ class Site:
     def places(self, place: int, box: Box) -> tuple[Tensor, Tensor, Tensor | None]:
         """Rows ``[items, rows, 1]`` and columns ``[items, 1, columns]`` on a map, clamped, and what lies outside it."""
         plan = self.local.plan
-        pace, (height, width) = plan.stride // plan.strides[place], plan.graph.nodes[place].shape[1:]
+        pace, (height, width) = plan.stride // plan.strides[place], plan.graph.operations[place].shape[1:]
         key = (pace, (height, width), box)
         if key not in self.known:
             rows, columns = (
@@ -252,35 +253,33 @@ class Site:
         return value if outside is None else value.masked_fill_(outside[:, None, None], 0.0)
 
 
-def _through(site: Site, place: int, node: Node, sources: Sequence[AffineForms]) -> AffineForms:
-    local, box, source = site.local, site.windows[place], node.inputs[0]
-    origins = [site.windows[origin] for origin in node.inputs]
+def _through(site: Site, place: int, operation: Operation, sources: Sequence[AffineForms]) -> AffineForms:
+    local, box, source = site.local, site.windows[place], operation.inputs[0]
+    origins = [site.windows[origin] for origin in operation.inputs]
 
     def moved(number: int, wanted: Box) -> AffineForms:
         forms = sources[number]
         return AffineForms(*(shifted(part, origins[number], wanted) for part in (forms.centre, forms.radius)))
 
-    if node.op in ELEMENTWISE:
+    if curve_bounds(operation) is not None:
         before = site.own(source, box)
-        result = bend(node, moved(0, box), before, run_node(node, before), local.slack[source])
+        result = bend(operation, moved(0, box), before, run_operation(operation, before), local.slack[source])
         return site.inside(place, result)
-    wanted = (need(node, box[0], 0), need(node, box[1], 1))
-    if node.op == "max_pool":
+    wanted = (need(operation, box[0], 0), need(operation, box[1], 1))
+    if selects(operation):
         before, after = site.own(source, wanted, float("-inf")), site.own(place, box)
-        result = pool(node, moved(0, wanted), before, after, local.slack[source], (box[0].size, box[1].size))
+        result = pool(operation, moved(0, wanted), before, after, local.slack[source], (box[0].size, box[1].size))
         return site.inside(place, result)
-    if node.op == "conv":
+    kinds = ((operation, sources[0].centre), (local.positive[place], sources[0].radius))
+    if sums_products(operation):
         parts = [
             convolve_window(local.plan, kind, part[:, :, None], origins[0], wanted, box)[:, :, 0]
-            for kind, part in ((node, sources[0].centre), (local.positive[place], sources[0].radius))
+            for kind, part in kinds
         ]
-        return site.inside(place, AffineForms(parts[0], parts[1]))
-    if node.op == "pad":
-        return moved(0, wanted)
-    if node.op == "scale":
-        forms, scale = moved(0, box), node.tensors.get("scale")
-        return forms if scale is None else AffineForms(forms.centre * scale, forms.radius * scale.abs())
-    raise AssertionError(f"{node.op} is not local")
+    else:
+        parts = [patches(kind, shifted(part, origins[0], wanted)[:, :, None])[:, :, 0] for kind, part in kinds]
+    forms = AffineForms(parts[0], parts[1])
+    return site.inside(place, forms) if local_place(operation).spills else forms
 
 
 def dense(site: Site, forms: AffineForms, heads: tuple[Tensor, Tensor]) -> AffineForms:

@@ -37,15 +37,15 @@ class Windowed:
 def make_windowed(local: LocalNetwork, instance: Instance, budget: int) -> Windowed:
     """Prepare images."""
     graph = local.plan.graph
-    shape = graph.nodes[local.plan.cut].shape
-    head = graph.nodes[local.plan.tail - 1].tensors["weight"]
+    shape = graph.operations[local.plan.cut].shape
+    head = graph.operations[local.plan.tail - 1].tensors["weight"]
     if local.flat:
         first, kinds = _distinct(instance.rows)
         weights, rows = instance.rows[first] @ head, instance.rows[:0]
     else:
         kinds, weights = torch.zeros(len(instance.images), dtype=torch.int64, device=head.device), head[None]
-        last = graph.nodes[-1]
-        rows = instance.rows @ last.tensors["weight"] if last.op == "linear" else instance.rows
+        last = graph.operations[-1]
+        rows = instance.rows @ last.tensors["weight"] if last.kind == "linear" else instance.rows
     weights = weights.view(*weights.shape[:2], *shape).permute(0, 3, 4, 2, 1).contiguous()
     return Windowed(local, instance, kinds, weights, rows, budget)
 

@@ -238,7 +238,7 @@ class CellSearch:
     def _witnesses(self, nodes: Nodes, bounds: Bounds, rows: Tensor) -> dict[int, Tensor]:
         """The worst corner of every node that was not proved, run through the network itself."""
         inputs = minimizing_inputs(self.instance, nodes, bounds.form, rows, self.low, self.high)
-        shape = self.instance.plan.graph.nodes[0].shape
+        shape = self.instance.plan.graph.operations[0].shape
         scores = self.batcher.run(len(inputs), lambda a, b: inputs[a:b].view(-1, *shape))
         found = self.instance.specification.pick(nodes.image).margins(scores)
         best: dict[int, tuple[float, int]] = {}

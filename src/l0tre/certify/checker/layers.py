@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from l0tre.model.graph import Node
+from l0tre.certify.checker.curves import CURVES
+from l0tre.model.graph import Operation
 
 __all__ = ["Layers", "ReceptiveField", "make_layers"]
 
-BY_PLACE = ("relu", "leaky_relu", "clip", "sigmoid", "tanh", "scale")
+BY_PLACE = ("relu", "leaky_relu", "clip", "sigmoid", "tanh", "scale", *CURVES)
 BY_KERNEL = ("conv", "max_pool", "avg_pool")
 
 
@@ -52,59 +53,64 @@ class Layers:
     """A network and what its layers see of an input ``(C, H, W)``.
 
     Attributes:
-        nodes: The network in float64.
-        reach: For the nodes that are maps and see windows of the input.
+        operations: The network in float64.
+        reach: For the operations that are maps and see windows of the input.
         windowed: Those of them that are reached from the input by one path alone, of operations that do not treat the
             border in a way of their own: their rows can be carried back as windows.
     """
 
-    nodes: tuple[Node, ...]
+    operations: tuple[Operation, ...]
     reach: Mapping[int, ReceptiveField]
     windowed: frozenset[int]
 
     def values(self, position: int) -> int:
-        """Number of values of a node."""
-        return math.prod(self.nodes[position].shape)
+        """Number of values of an operation."""
+        return math.prod(self.operations[position].shape)
 
 
-def make_layers(nodes: tuple[Node, ...]) -> Layers:
-    """Find out what the nodes of a network see."""
+def make_layers(operations: tuple[Operation, ...]) -> Layers:
+    """Find out what the operations of a network see."""
     reach: dict[int, ReceptiveField] = {}
     windowed = set[int]()
-    if len(nodes[0].shape) == 3:
+    if len(operations[0].shape) == 3:
         reach[0] = ReceptiveField((1, 1), (0, 0), (1, 1))
         windowed.add(0)
-    for position, node in enumerate(nodes[1:], start=1):
-        if len(node.shape) != 3 or not all(source in reach for source in node.inputs):
+    for position, operation in enumerate(operations[1:], start=1):
+        if len(operation.shape) != 3 or not all(source in reach for source in operation.inputs):
             continue
-        found = _reach(node, [nodes[source].shape for source in node.inputs], [reach[s] for s in node.inputs])
+        found = _reach(
+            operation, [operations[source].shape for source in operation.inputs], [reach[s] for s in operation.inputs]
+        )
         if found is None:
             continue
         reach[position] = found
-        if windowed.issuperset(node.inputs) and _same_everywhere(node, nodes[node.inputs[0]].shape):
+        if windowed.issuperset(operation.inputs) and _same_everywhere(operation, operations[operation.inputs[0]].shape):
             windowed.add(position)
-    return Layers(nodes, reach, frozenset(windowed))
+    return Layers(operations, reach, frozenset(windowed))
 
 
-def _reach(node: Node, shapes: list[tuple[int, ...]], sources: list[ReceptiveField]) -> ReceptiveField | None:
+def _reach(operation: Operation, shapes: list[tuple[int, ...]], sources: list[ReceptiveField]) -> ReceptiveField | None:
     """What the outputs of an operation on maps see, from what its inputs see; ``None`` if that is no window."""
     source, axes = sources[0], (0, 1)
-    if node.op in BY_PLACE:
-        return source if shapes[0] == node.shape else None
-    if node.op in ("add", "sub") or (node.op == "concat" and node.number("dim") == 0):
-        if any(shape[1:] != node.shape[1:] for shape in shapes) or len({s.stride for s in sources}) > 1:
+    if operation.kind in BY_PLACE:
+        return source if shapes[0] == operation.shape else None
+    if operation.kind in ("add", "sub") or (operation.kind == "concat" and operation.number("dim") == 0):
+        if any(shape[1:] != operation.shape[1:] for shape in shapes) or len({s.stride for s in sources}) > 1:
             return None
         first = [min(s.offset[d] for s in sources) for d in axes]
         end = [max(s.offset[d] + s.size[d] for s in sources) for d in axes]
         return ReceptiveField(source.stride, (first[0], first[1]), (end[0] - first[0], end[1] - first[1]))
-    if node.op == "pad":
-        left, _, top, *_ = (*node.ints("padding"), 0, 0)
+    if operation.kind == "pad":
+        left, _, top, *_ = (*operation.ints("padding"), 0, 0)
         before: tuple[int, ...] = (top, left)
         kernel: tuple[int, ...] = (1, 1)
         stride: tuple[int, ...] = (1, 1)
         dilation: tuple[int, ...] = (1, 1)
-    elif node.op in BY_KERNEL:
-        before, kernel, stride, dilation = _kernel(node)
+    elif operation.kind == "slice":
+        (_, top, left), (_, *paces) = operation.ints("starts"), operation.ints("steps")
+        before, kernel, stride, dilation = (-top, -left), (1, 1), tuple(paces), (1, 1)
+    elif operation.kind in BY_KERNEL:
+        before, kernel, stride, dilation = _kernel(operation)
     else:
         return None
     offset = [source.offset[d] - before[d] * source.stride[d] for d in axes]
@@ -113,17 +119,17 @@ def _reach(node: Node, shapes: list[tuple[int, ...]], sources: list[ReceptiveFie
     return ReceptiveField((step[0], step[1]), (offset[0], offset[1]), (size[0], size[1]))
 
 
-def _kernel(node: Node) -> tuple[tuple[int, ...], ...]:
+def _kernel(operation: Operation) -> tuple[tuple[int, ...], ...]:
     """Padding, size, stride and dilation of a kernel, of rows and columns each."""
-    kernel = tuple(node.tensors["weight"].shape[2:]) if node.op == "conv" else node.ints("kernel")
-    dilation = (1, 1) if node.op == "avg_pool" else node.ints("dilation")
-    return node.ints("padding"), kernel, node.ints("stride"), dilation
+    kernel = tuple(operation.tensors["weight"].shape[2:]) if operation.kind == "conv" else operation.ints("kernel")
+    dilation = (1, 1) if operation.kind == "avg_pool" else operation.ints("dilation")
+    return operation.ints("padding"), kernel, operation.ints("stride"), dilation
 
 
-def _same_everywhere(node: Node, source: tuple[int, ...]) -> bool:
+def _same_everywhere(operation: Operation, source: tuple[int, ...]) -> bool:
     """Whether the operation on one map is the same at the border, where padding is cut off afterwards."""
-    if node.op == "avg_pool":
-        return bool(node.attributes["count_include_pad"]) or not any(node.ints("padding"))
-    if node.op == "pad":
-        return source[0] == node.shape[0]
-    return node.op in BY_PLACE or node.op in BY_KERNEL
+    if operation.kind == "avg_pool":
+        return bool(operation.attributes["count_include_pad"]) or not any(operation.ints("padding"))
+    if operation.kind == "pad":
+        return source[0] == operation.shape[0]
+    return operation.kind in BY_PLACE or operation.kind in BY_KERNEL or operation.kind == "slice"

@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from l0tre.model.graph import Node, run_node
+from l0tre.certify.checker.curves import CURVES, curve_lines
+from l0tre.model.graph import Operation, run_operation
 
 __all__ = ["Around", "Relaxation", "around", "make_lines"]
 
@@ -61,11 +62,11 @@ def around(lines: Relaxation, before: Tensor, after: Tensor) -> Around:
     return Around(torch.stack([below, above, *gaps]), lines.index)
 
 
-def make_lines(node: Node, low: Tensor, high: Tensor, own: Tensor | None = None) -> Relaxation:
+def make_lines(operation: Operation, low: Tensor, high: Tensor, own: Tensor | None = None) -> Relaxation:
     """Relaxation that enclose an operation over ranges of its input.
 
     Args:
-        node: An operation that is not linear and that :func:`make_bounder` accepts.
+        operation: An operation that is not linear and that :func:`make_bounder` accepts.
         low: float64 ``[regions, *shape]``, smallest values of its input.
         high: Likewise, largest values.
         own: float64 ``shape``, the image's own values, where most outputs keep theirs: a kink then gets the line that
@@ -74,18 +75,20 @@ def make_lines(node: Node, low: Tensor, high: Tensor, own: Tensor | None = None)
     Returns:
         The lines, up to a few units in the last place.
     """
-    if node.op == "max_pool":
-        return _max_lines(node, low, high)
+    if operation.kind == "max_pool":
+        return _max_lines(operation, low, high)
     low, high = low.flatten(1), high.flatten(1)
     own = None if own is None else own.flatten()
-    if node.op == "clip":
-        return _clip_lines(node, low, high, own)
-    if node.op in ("relu", "leaky_relu"):
-        return _kink_lines(low, high, 0.0 if node.op == "relu" else node.number("slope"), own)
-    slope, shift = _bend_below(node, low, high)
+    if operation.kind in CURVES:
+        return Relaxation(*curve_lines(operation, low, high, own))
+    if operation.kind == "clip":
+        return _clip_lines(operation, low, high, own)
+    if operation.kind in ("relu", "leaky_relu"):
+        return _kink_lines(low, high, 0.0 if operation.kind == "relu" else operation.number("slope"), own)
+    slope, shift = _bend_below(operation, low, high)
     # Both functions are symmetric about their value at 0.
-    mirrored, mirror = _bend_below(node, -high, -low)
-    middle = 1.0 if node.op == "sigmoid" else 0.0
+    mirrored, mirror = _bend_below(operation, -high, -low)
+    middle = 1.0 if operation.kind == "sigmoid" else 0.0
     return Relaxation((slope, shift), (mirrored, middle - mirror))
 
 
@@ -102,10 +105,10 @@ def _kink_lines(low: Tensor, high: Tensor, slope: float, own: Tensor | None) -> 
     return Relaxation(under, over) if slope <= 1 else Relaxation(over, under)
 
 
-def _clip_lines(node: Node, low: Tensor, high: Tensor, own: Tensor | None) -> Relaxation:
+def _clip_lines(operation: Operation, low: Tensor, high: Tensor, own: Tensor | None) -> Relaxation:
     """Relaxation for ``bottom + relu(x - bottom) - relu(x - top)``."""
-    top = node.number("high")
-    bottom = min(node.number("low"), top)  # as torch does, where they are the wrong way round
+    top = operation.number("high")
+    bottom = min(operation.number("low"), top)  # as torch does, where they are the wrong way round
     zero, one = torch.zeros_like(low), torch.ones_like(low)
     under = over = (one, zero)
     if math.isfinite(bottom):
@@ -119,21 +122,21 @@ def _clip_lines(node: Node, low: Tensor, high: Tensor, own: Tensor | None) -> Re
     return Relaxation(under, over)
 
 
-def _bend_below(node: Node, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+def _bend_below(operation: Operation, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     """Lower lines of sigmoid or tanh, which are convex below 0 and concave above."""
 
     def steepness(x: Tensor) -> Tensor:
-        value = run_node(node, x)
-        return value * (1 - value) if node.op == "sigmoid" else 1 - value * value
+        value = run_operation(operation, x)
+        return value * (1 - value) if operation.kind == "sigmoid" else 1 - value * value
 
-    start, end = run_node(node, low), run_node(node, high)
+    start, end = run_operation(operation, low), run_operation(operation, high)
     width = high - low
     chord = ((end - start) / torch.where(width > 0, width, 1.0)).clamp(0.0, 1.0)
     # A tangent on the convex side that is not above the function at the upper end is nowhere above it.
     first, last = low.clamp(max=0), high.clamp(max=0)
     for _ in range(BISECTIONS):
         middle = (first + last) / 2
-        below = run_node(node, middle) + steepness(middle) * (high - middle) <= end
+        below = run_operation(operation, middle) + steepness(middle) * (high - middle) <= end
         first, last = torch.where(below, middle, first), torch.where(below, last, middle)
     point = torch.where(high <= 0, (low + high) / 2, first)
     slope = steepness(point)
@@ -141,15 +144,15 @@ def _bend_below(node: Node, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     concave = (low >= 0) | ((high > 0) & (steepness(low) * width >= end - start))
     return (
         torch.where(concave, chord, slope),
-        torch.where(concave, start - chord * low, run_node(node, point) - slope * point),
+        torch.where(concave, start - chord * low, run_operation(operation, point) - slope * point),
     )
 
 
-def _max_lines(node: Node, low: Tensor, high: Tensor) -> Relaxation:
+def _max_lines(operation: Operation, low: Tensor, high: Tensor) -> Relaxation:
     """Lower: the input with the largest lower end; upper: the same where no other can exceed it, else a constant."""
     channels, rows, columns = low.shape[1:]
     numbers = torch.arange(1, rows * columns + 1, dtype=torch.float64, device=low.device).reshape(1, 1, rows, columns)
-    kernel, stride, padding, dilation = (node.ints(key) for key in ("kernel", "stride", "padding", "dilation"))
+    kernel, stride, padding, dilation = (operation.ints(key) for key in ("kernel", "stride", "padding", "dilation"))
     windows = F.unfold(numbers, kernel, dilation, padding, stride)[0].long()  # [kernel, places], 0 for padding
     low, high = (F.pad(end.flatten(2), (1, 0), value=-math.inf)[:, :, windows] for end in (low, high))
     floor, which = low.max(2, keepdim=True)

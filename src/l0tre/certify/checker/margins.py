@@ -23,18 +23,19 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from l0tre.certify.checker.curves import CURVES, curve_range, gain_of
 from l0tre.certify.checker.layers import Layers, make_layers
 from l0tre.certify.checker.lines import Around, around, make_lines
 from l0tre.certify.checker.minimum import Boxes, Cells, Scope, Spread, least, make_scope
 from l0tre.certify.checker.rows import carry, carry_windows
 from l0tre.domain import Domain
 from l0tre.errors import CertificateError
-from l0tre.model.graph import Graph, Node, run_node
+from l0tre.model.graph import Graph, Operation, run_operation
 
 __all__ = ["Bounder", "lower_margins", "make_bounder", "own_margin"]
 
 LINEAR = frozenset(
-    ("conv", "linear", "scale", "reshape", "transpose", "pad", "mean", "avg_pool", "add", "sub", "concat")
+    ("conv", "linear", "scale", "reshape", "transpose", "pad", "mean", "avg_pool", "add", "sub", "concat", "slice")
 )
 UNIT = 2.0**-53
 SAFETY = 32.0
@@ -52,9 +53,9 @@ class Bounder:
     Attributes:
         layers: The network in float64.
         scope: What may change, around the image.
-        own: For every node, float64 ``shape``: its values at the image.
-        limit: For every node, float64 ``shape``: the largest absolute value that it takes in the domain.
-        slack: For every node, float64 ``shape``: how far computed bounds can be off.
+        own: For every operation, float64 ``shape``: its values at the image.
+        limit: For every operation, float64 ``shape``: the largest absolute value that it takes in the domain.
+        slack: For every operation, float64 ``shape``: how far computed bounds can be off.
         memory: Bytes that one step may take, approximately.
     """
 
@@ -67,7 +68,7 @@ class Bounder:
 
     @property
     def values(self) -> int:
-        """Number of values of all nodes together."""
+        """Number of values of all operations together."""
         return sum(tensor.numel() for tensor in self.own)
 
 
@@ -88,72 +89,77 @@ def make_bounder(
     Raises:
         CertificateError: If the network has an operation that cannot be bounded or numbers that are not finite.
     """
-    nodes = graph.to(device, torch.float64).nodes
-    largest = torch.maximum(domain.low.abs(), domain.high.abs()).to(device, torch.float64).reshape(nodes[0].shape)
-    own = [image.to(device, torch.float64).reshape(nodes[0].shape)]
+    operations = graph.to(device, torch.float64).operations
+    largest = torch.maximum(domain.low.abs(), domain.high.abs()).to(device, torch.float64).reshape(operations[0].shape)
+    own = [image.to(device, torch.float64).reshape(operations[0].shape)]
     # The value at the image, and twice the limit for its distance from the ends of the range.
     largest = largest.clamp(min=LEAST)
     limits, terms, length = [largest], [3 * largest], float(largest.numel())
     slacks = [UNIT * SAFETY * (length + 64) * terms[0]]
     together = largest.sum()
-    for node in nodes[1:]:
-        sources = node.inputs
-        length += _length(node, nodes)
-        if node.op in LINEAR:
-            absolute = _absolute(node, with_constants=True)
-            limit, term = (run_node(absolute, *(m[s][None] for s in sources))[0] for m in (limits, terms))
+    for operation in operations[1:]:
+        sources = operation.inputs
+        length += _length(operation, operations)
+        if operation.kind in LINEAR:
+            absolute = _absolute(operation, with_constants=True)
+            limit, term = (run_operation(absolute, *(m[s][None] for s in sources))[0] for m in (limits, terms))
         else:
-            gain, offset = _steepness(node)
+            gain, offset = _steepness(operation)
             limit, term = limits[sources[0]], terms[sources[0]] + 4 * limits[sources[0]]
-            if node.op == "max_pool":
-                limit, term = (run_node(node, m[None])[0] for m in (limit, term))
+            if operation.kind == "max_pool":
+                limit, term = (run_operation(operation, m[None])[0] for m in (limit, term))
             limit, term = gain * limit + offset, gain * term + 2 * offset
-        own.append(run_node(node, *(own[source][None] for source in sources))[0])
+        own.append(run_operation(operation, *(own[source][None] for source in sources))[0])
         limits.append(limit.clamp(min=LEAST))
         terms.append(term.clamp(min=LEAST))
         together = together + terms[-1].sum()
         slacks.append((length + 64) * (UNIT * SAFETY * terms[-1] + UNDERFLOW * together))
         if not bool(torch.isfinite(slacks[-1]).all()):
             raise CertificateError(
-                f"operation {node.name or node.op} has weights or values that are not finite: nothing can be proved "
-                "about this network"
+                f"operation {operation.name or operation.kind} has weights or values that are not finite: nothing can "
+                "be proved about this network"
             )
     scope = make_scope(domain, order, own[0].flatten())
-    return Bounder(make_layers(nodes), scope, tuple(own), tuple(limits), tuple(slacks), memory)
+    return Bounder(make_layers(operations), scope, tuple(own), tuple(limits), tuple(slacks), memory)
 
 
-def _steepness(node: Node) -> tuple[float, float]:
+def _steepness(operation: Operation) -> tuple[float, float]:
     """The gain and the offset of an operation's lines, as the module's docstring says."""
-    if node.op in ("relu", "max_pool"):
+    if operation.kind in ("relu", "max_pool"):
         return 1.0, 0.0
-    if node.op == "leaky_relu" and node.number("slope") >= 0:
-        return max(1.0, node.number("slope")), 0.0
-    if node.op == "clip":
-        return 2.0, 6 * sum(abs(v) for v in (node.number("low"), node.number("high")) if math.isfinite(v))
-    if node.op in ("sigmoid", "tanh"):
+    if operation.kind == "leaky_relu" and operation.number("slope") >= 0:
+        return max(1.0, operation.number("slope")), 0.0
+    if operation.kind == "clip":
+        return 2.0, 6 * sum(abs(v) for v in (operation.number("low"), operation.number("high")) if math.isfinite(v))
+    if operation.kind in ("sigmoid", "tanh"):
         return 1.0, 4.0
-    name = f"{node.op} ({node.name})" if node.name else node.op
+    curve = gain_of(operation)
+    if curve is not None:
+        return curve[0], 4 * curve[1]
+    name = f"{operation.kind} ({operation.name})" if operation.name else operation.kind
     raise CertificateError(f"operation {name} cannot be bounded: certificates are for networks without it")
 
 
-def _length(node: Node, nodes: tuple[Node, ...]) -> float:
+def _length(operation: Operation, operations: tuple[Operation, ...]) -> float:
     """Most products in the sums that an operation adds to a form, forwards or backwards."""
-    size = math.prod(node.shape) + len(node.inputs)
-    if node.op in ("conv", "linear"):
-        weight = node.tensors["weight"]
+    size = math.prod(operation.shape) + len(operation.inputs)
+    if operation.kind in ("conv", "linear"):
+        weight = operation.tensors["weight"]
         return size + weight.numel() / weight.shape[0] + weight.numel() / weight.shape[1]
-    return size + max(math.prod(nodes[source].shape) for source in node.inputs)
+    return size + max(math.prod(operations[source].shape) for source in operation.inputs)
 
 
-def _absolute(node: Node, *, with_constants: bool) -> Node:
+def _absolute(operation: Operation, *, with_constants: bool) -> Operation:
     """A linear operation with the absolute values of its weights, with or without those of its constant terms."""
-    tensors = {k: v.abs() for k, v in node.tensors.items() if with_constants or k not in ("bias", "shift")}
+    tensors = {k: v.abs() for k, v in operation.tensors.items() if with_constants or k not in ("bias", "shift")}
     if with_constants:  # a constant that was summed from others counts with their absolute values
         tensors.update({k.removesuffix("_terms"): v for k, v in tensors.items() if k.endswith("_terms")})
-    attributes = dict(node.attributes)
-    if node.op == "pad":
-        attributes["value"] = abs(node.number("value")) if with_constants else 0.0
-    return replace(node, op="add" if node.op == "sub" else node.op, tensors=tensors, attributes=attributes)
+    attributes = dict(operation.attributes)
+    if operation.kind == "pad":
+        attributes["value"] = abs(operation.number("value")) if with_constants else 0.0
+    return replace(
+        operation, kind="add" if operation.kind == "sub" else operation.kind, tensors=tensors, attributes=attributes
+    )
 
 
 @torch.no_grad()
@@ -185,19 +191,21 @@ def lower_margins(bounder: Bounder, spread: Spread, label: int) -> Tensor:
 
 
 def _lower_margins(bounder: Bounder, spread: Spread, label: int, *, touching: bool) -> Tensor:
-    nodes, changes = bounder.layers.nodes, _changes(bounder.scope, spread)
+    operations, changes = bounder.layers.operations, _changes(bounder.scope, spread)
     ranges, lines = [_hull(bounder, spread)], dict[int, Around]()
     finite = torch.ones(len(spread), dtype=torch.bool, device=bounder.own[0].device)
-    for position, node in enumerate(nodes[1:], start=1):
-        if node.op in LINEAR:
-            low, high = _interval(node, [ranges[source] for source in node.inputs])
+    for position, operation in enumerate(operations[1:], start=1):
+        if operation.kind in LINEAR:
+            low, high = _interval(operation, [ranges[source] for source in operation.inputs])
         else:
-            source = node.inputs[0]
-            if not any(source in nodes[place].inputs for place in lines):
+            source = operation.inputs[0]
+            if not any(source in operations[place].inputs for place in lines):
                 ranges[source] = _refined(bounder, spread, lines, source, ranges[source], changes)
             own = bounder.own[source] if touching and changes and position in bounder.layers.reach else None
-            lines[position] = around(make_lines(node, *ranges[source], own), bounder.own[source], bounder.own[position])
-            low, high = (run_node(node, end) for end in ranges[source])
+            lines[position] = around(
+                make_lines(operation, *ranges[source], own), bounder.own[source], bounder.own[position]
+            )
+            low, high = _curve_interval(operation, *ranges[source])
         finite &= torch.isfinite(low).flatten(1).all(1) & torch.isfinite(high).flatten(1).all(1)
         most = bounder.limit[position] + bounder.slack[position]
         low = torch.maximum(low - bounder.slack[position], -most)
@@ -207,12 +215,12 @@ def _lower_margins(bounder: Bounder, spread: Spread, label: int, *, touching: bo
     forms = -torch.eye(len(scores), dtype=torch.float64, device=scores.device)[others]
     forms[:, label] = 1
     parts = [torch.empty(0, len(others), dtype=torch.float64, device=scores.device)]
-    step = _step(bounder, len(nodes) - 1, len(others))
+    step = _step(bounder, len(operations) - 1, len(others))
     for start in range(0, len(spread), step):
         some, part = slice(start, start + step), spread[start : start + step]
         form = carry(
             bounder.layers,
-            len(nodes) - 1,
+            len(operations) - 1,
             forms.repeat(len(part), 1, 1),
             {p: a[some] for p, a in lines.items()},
             changes,
@@ -253,22 +261,29 @@ def _hull_of_cells(scope: Scope, cells: Cells, image: Tensor) -> Range:
     return image + scope.low[:-1] * free[:, :-1], image + scope.high[:-1] * free[:, :-1]
 
 
-def _interval(node: Node, ranges: list[Range]) -> Range:
-    centre = run_node(node, *((low + high) / 2 for low, high in ranges))
-    radius = run_node(_absolute(node, with_constants=False), *((high - low) / 2 for low, high in ranges))
+def _curve_interval(operation: Operation, low: Tensor, high: Tensor) -> Range:
+    """The range behind an operation that is not linear; all but the ones of ``CURVES`` never fall."""
+    if operation.kind in CURVES:
+        return curve_range(operation, low, high)
+    return run_operation(operation, low), run_operation(operation, high)
+
+
+def _interval(operation: Operation, ranges: list[Range]) -> Range:
+    centre = run_operation(operation, *((low + high) / 2 for low, high in ranges))
+    radius = run_operation(_absolute(operation, with_constants=False), *((high - low) / 2 for low, high in ranges))
     return centre - radius, centre + radius
 
 
 def _open(bounder: Bounder, position: int, low: Tensor, high: Tensor) -> Tensor:
-    """Values of a node whose lines depend on how tight their ranges are, bool ``[regions, values]``."""
+    """Values of an operation whose lines depend on how tight their ranges are, bool ``[regions, values]``."""
     result = torch.zeros_like(low, dtype=torch.bool)
-    for node in bounder.layers.nodes:
-        if position not in node.inputs or node.op in LINEAR:
+    for operation in bounder.layers.operations:
+        if position not in operation.inputs or operation.kind in LINEAR:
             continue
-        if node.op in ("relu", "leaky_relu"):
+        if operation.kind in ("relu", "leaky_relu"):
             result |= (low < 0) & (high > 0)
-        elif node.op == "clip":
-            for kink in (node.number("low"), node.number("high")):
+        elif operation.kind == "clip":
+            for kink in (operation.number("low"), operation.number("high")):
                 result |= (low < kink) & (high > kink)
         else:
             result |= high > low
@@ -278,7 +293,7 @@ def _open(bounder: Bounder, position: int, low: Tensor, high: Tensor) -> Tensor:
 def _refined(
     bounder: Bounder, spread: Spread, lines: dict[int, Around], position: int, rough: Range, changes: int
 ) -> Range:
-    """The range of a node's values by backward propagation, where its readers' lines depend on it."""
+    """The range of an operation's values by backward propagation, where its readers' lines depend on it."""
     low, high = (end.flatten(1).clone() for end in rough)
     own, slack = bounder.own[position].flatten(), bounder.slack[position].flatten()
     find = _window_changes if position in bounder.layers.windowed else _whole_changes
@@ -309,7 +324,7 @@ def _whole_changes(
     bounder: Bounder, spread: Spread, lines: dict[int, Around], position: int, wide: Tensor, changes: int
 ) -> Changes:
     """The same for values that see all of the input; those of a region share its lines."""
-    layers, node = bounder.layers, bounder.layers.nodes[position]
+    layers, operation = bounder.layers, bounder.layers.operations[position]
     number = wide.sum(1)
     order = number.argsort(descending=True)
     start, regions = 0, int((number > 0).sum())
@@ -321,8 +336,8 @@ def _whole_changes(
         picked, part = {p: a[who] for p, a in lines.items()}, spread[who]
         size = _step(bounder, position, 2 * len(who))
         for some in where.split(size, 1):
-            if node.op == "linear" and len(node.shape) == 1:
-                begin, rows = node.inputs[0], node.tensors["weight"][some]
+            if operation.kind == "linear" and len(operation.shape) == 1:
+                begin, rows = operation.inputs[0], operation.tensors["weight"][some]
             else:
                 begin, rows = position, torch.zeros(*some.shape, layers.values(position)).to(wide.device, torch.float64)
                 rows.scatter_(2, some[..., None], 1.0)
@@ -334,7 +349,7 @@ def _whole_changes(
 
 
 def _step(bounder: Bounder, position: int, rows: int) -> int:
-    """How many batch entries of so many rows, which start at one node, fit the memory."""
+    """How many batch entries of so many rows, which start at one operation, fit the memory."""
     layers = bounder.layers
     if position in layers.windowed:
         height, width = layers.reach[position].size
@@ -343,7 +358,7 @@ def _step(bounder: Bounder, position: int, rows: int) -> int:
             if place in layers.windowed:
                 seen = layers.reach[place]
                 sides = [max(0, layers.reach[position].size[d] - seen.size[d]) // seen.stride[d] + 1 for d in (0, 1)]
-                widest = max(widest, layers.nodes[place].shape[0] * sides[0] * sides[1])
+                widest = max(widest, layers.operations[place].shape[0] * sides[0] * sides[1])
         if bounder.scope.place is None:
             widest = max(widest, layers.values(0))
     else:

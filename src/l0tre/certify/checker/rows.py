@@ -15,7 +15,7 @@ from torch import Tensor
 
 from l0tre.certify.checker.layers import Layers, ReceptiveField
 from l0tre.certify.checker.lines import Around
-from l0tre.model.graph import Node, run_node
+from l0tre.model.graph import Operation, run_operation
 
 __all__ = ["Form", "Window", "carry", "carry_windows"]
 
@@ -85,31 +85,33 @@ def carry(layers: Layers, position: int, rows: Tensor, lines: Mapping[int, Aroun
     Returns:
         Lower bounds of the rows over the regions of the batch.
     """
-    nodes, constant = layers.nodes, rows.new_zeros(rows.shape[:2])
+    operations, constant = layers.operations, rows.new_zeros(rows.shape[:2])
     costs: Tensor | None = None
     pending = {position: rows}
     for place in range(position, 0, -1):
         if place not in pending:
             continue
-        node, rows = nodes[place], pending.pop(place)
-        shapes = [nodes[source].shape for source in node.inputs]
+        operation, rows = operations[place], pending.pop(place)
+        shapes = [operations[source].shape for source in operation.inputs]
         if place in lines:
             line = lines[place]
             rows, gaps = _relaxed(rows, line.maps)
             if changes and place in layers.reach:
-                reach, (height, width) = layers.reach[place], nodes[0].shape[1:]
-                gaps = gaps.view(*rows.shape[:2], *node.shape)
+                reach, (height, width) = layers.reach[place], operations[0].shape[1:]
+                gaps = gaps.view(*rows.shape[:2], *operation.shape)
                 paid, costs = _charged(gaps, reach, reach.offset, (height, width), changes, costs)
             else:
                 paid = gaps.sum(2)
             constant += paid
             if line.index is not None:
-                blank = rows.new_zeros(*rows.shape[:2], layers.values(node.inputs[0]))
+                blank = rows.new_zeros(*rows.shape[:2], layers.values(operation.inputs[0]))
                 rows = blank.scatter_add_(2, line.index[:, None].expand_as(rows), rows)
             parts = [rows]
         else:
-            parts = [part.flatten(2) for part in _transposed(node, shapes, rows.view(*rows.shape[:2], *node.shape))]
-        for source, part in zip(node.inputs, parts, strict=True):
+            parts = [
+                part.flatten(2) for part in _transposed(operation, shapes, rows.view(*rows.shape[:2], *operation.shape))
+            ]
+        for source, part in zip(operation.inputs, parts, strict=True):
             pending[source] = pending[source] + part if source in pending else part
     gradient = pending[0] if 0 in pending else constant.new_zeros(*constant.shape, layers.values(0))
     return Form(gradient, constant, costs)
@@ -131,7 +133,7 @@ def carry_windows(
     Returns:
         Lower bounds of the values (row 0) and of their negatives (row 1).
     """
-    shape = layers.nodes[position].shape
+    shape = layers.operations[position].shape
     channel, place = neurons // (shape[1] * shape[2]), neurons % (shape[1] * shape[2])
     window = Window(place // shape[2], place % shape[2], (1, 1))
     rows = torch.zeros(len(neurons), 2, shape[0], 1, 1, dtype=torch.float64, device=neurons.device)
@@ -139,11 +141,11 @@ def carry_windows(
     constant, seen = rows.new_zeros(len(neurons), 2), layers.reach[position].size
     costs: Tensor | None = None
     while position:
-        node = layers.nodes[position]
-        source = layers.nodes[node.inputs[0]].shape
+        operation = layers.operations[position]
+        source = layers.operations[operation.inputs[0]].shape
         if position in lines:
             line = lines[position]
-            index = window.index(node.shape) + owner[:, None] * layers.values(position)
+            index = window.index(operation.shape) + owner[:, None] * layers.values(position)
             flat, gaps = _relaxed(rows.flatten(2), line.maps.flatten(1)[:, index])
             rows, gaps = flat.view(rows.shape), gaps.view(rows.shape)
             if changes:
@@ -153,20 +155,22 @@ def carry_windows(
                 paid = gaps.flatten(2).sum(2)
             constant += paid
             if line.index is not None:
-                rows, window = _unpooled(node, source, rows, window, line.index.flatten()[index])
-        elif node.op == "scale":
-            if "scale" in node.tensors:
-                factors = node.tensors["scale"].expand(node.shape).flatten()[window.index(node.shape)]
+                rows, window = _unpooled(operation, source, rows, window, line.index.flatten()[index])
+        elif operation.kind == "scale":
+            if "scale" in operation.tensors:
+                factors = operation.tensors["scale"].expand(operation.shape).flatten()[window.index(operation.shape)]
                 rows = rows * factors.view(-1, 1, *rows.shape[2:])
-        elif node.op == "pad":
-            left, _, top, *_ = (*node.ints("padding"), 0, 0)
+        elif operation.kind == "pad":
+            left, _, top, *_ = (*operation.ints("padding"), 0, 0)
             rows, window = _cut(rows, replace(window, top=window.top - top, left=window.left - left), source)
+        elif operation.kind == "slice":
+            rows, window = _unsliced(operation, source, rows, window)
         else:
-            moved = _source_window(node, window)
-            blank = replace(node, attributes={**node.attributes, "padding": (0, 0)})
+            moved = _source_window(operation, window)
+            blank = replace(operation, attributes={**operation.attributes, "padding": (0, 0)})
             rows = _transposed(blank, [(source[0], *moved.size)], rows)[0]
             rows, window = _cut(rows, moved, source)
-        position = node.inputs[0]
+        position = operation.inputs[0]
     return Form(rows.flatten(2), constant, costs, window)
 
 
@@ -209,19 +213,29 @@ def _charged(
     return once.masked_fill(less, 0.0), each if costs is None else costs + each
 
 
-def _transposed(node: Node, shapes: list[tuple[int, ...]], rows: Tensor) -> list[Tensor]:
+def _transposed(operation: Operation, shapes: list[tuple[int, ...]], rows: Tensor) -> list[Tensor]:
     """Rows of a linear operation's output, ``[batch, rows, *shape]``, as rows of its inputs of some shapes."""
     zeros = [rows.new_zeros(1, *shape) for shape in shapes]
-    back = torch.func.vjp(lambda *inputs: run_node(node, *inputs), *zeros)[1]
+    back = torch.func.vjp(lambda *inputs: run_operation(operation, *inputs), *zeros)[1]
     parts = torch.func.vmap(back)(rows.flatten(0, 1)[:, None])
     return [part.view(*rows.shape[:2], *shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
-def _source_window(node: Node, window: Window) -> Window:
+def _unsliced(operation: Operation, source: tuple[int, ...], rows: Tensor, window: Window) -> tuple[Tensor, Window]:
+    """Rows of a slice's outputs as rows of the inputs between the first and the last that it takes."""
+    (channel, top, left), (_, down, right) = operation.ints("starts"), operation.ints("steps")
+    height, width = (window.size[0] - 1) * down + 1, (window.size[1] - 1) * right + 1
+    moved = Window(window.top * down + top, window.left * right + left, (height, width))
+    settings = {**operation.attributes, "starts": (channel, 0, 0), "sizes": (operation.shape[0], *window.size)}
+    rows = _transposed(replace(operation, attributes=settings), [(source[0], height, width)], rows)[0]
+    return _cut(rows, moved, source)
+
+
+def _source_window(operation: Operation, window: Window) -> Window:
     """The part of an operation's input that a part of its output is computed from."""
-    kernel = node.tensors["weight"].shape[2:] if node.op == "conv" else node.ints("kernel")
-    dilation = (1, 1) if node.op == "avg_pool" else node.ints("dilation")
-    stride, padding = node.ints("stride"), node.ints("padding")
+    kernel = operation.tensors["weight"].shape[2:] if operation.kind == "conv" else operation.ints("kernel")
+    dilation = (1, 1) if operation.kind == "avg_pool" else operation.ints("dilation")
+    stride, padding = operation.ints("stride"), operation.ints("padding")
     height, width = ((window.size[d] - 1) * stride[d] + (kernel[d] - 1) * dilation[d] + 1 for d in (0, 1))
     return Window(window.top * stride[0] - padding[0], window.left * stride[1] - padding[1], (height, width))
 
@@ -233,10 +247,10 @@ def _cut(rows: Tensor, window: Window, shape: tuple[int, ...]) -> tuple[Tensor, 
 
 
 def _unpooled(
-    node: Node, source: tuple[int, ...], rows: Tensor, window: Window, index: Tensor
+    operation: Operation, source: tuple[int, ...], rows: Tensor, window: Window, index: Tensor
 ) -> tuple[Tensor, Window]:
     """Rows of a maximum's outputs as rows of the inputs that its lines are functions of."""
-    moved = _source_window(node, window)
+    moved = _source_window(operation, window)
     (height, width), plane = moved.size, source[1] * source[2]
     # Outputs that do not exist have zero rows, and what is known of others may lie outside.
     y = (index % plane // source[2] - moved.top[:, None]).clamp(0, height - 1)

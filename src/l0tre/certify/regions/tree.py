@@ -114,11 +114,11 @@ def _dense_weight(graph: Graph | None) -> Tensor | None:
     if graph is None:
         return None
     sources = {0}
-    for position, node in enumerate(graph.nodes):
-        if sources.intersection(node.inputs):
-            if node.op == "linear":
-                return node.tensors["weight"].cpu()
-            if node.op == "scale":
+    for position, operation in enumerate(graph.operations):
+        if sources.intersection(operation.inputs):
+            if operation.kind == "linear":
+                return operation.tensors["weight"].cpu()
+            if operation.kind == "scale":
                 sources.add(position)
     return None
 

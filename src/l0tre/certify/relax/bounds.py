@@ -11,7 +11,7 @@ from l0tre.certify.relax.crown import LinearBound, carry, carry_window, neuron_r
 from l0tre.certify.relax.instance import Instance, table_row
 from l0tre.certify.relax.interval import Interval, step
 from l0tre.certify.relax.relaxation import Relaxation, relax
-from l0tre.certify.relax.supported import NONLINEAR
+from l0tre.certify.relax.supported import curve_bounds, is_nonlinear
 
 __all__ = ["Bounds", "batch_sizes", "bound", "input_ranges", "is_proved"]
 
@@ -56,7 +56,7 @@ def bound(instance: Instance, nodes: Nodes, row_bytes: int, *, touching: bool = 
         The bounds.
     """
     lines, signs = _relaxations(instance, nodes, row_bytes, touching=touching)
-    end = len(instance.plan.graph.nodes) - 1
+    end = len(instance.plan.graph.operations) - 1
     form = carry(instance.plan, end, instance.rows[nodes.image], lines.__getitem__, chargeable_pixels(instance, nodes))
     table = cell_minima(instance, nodes, form) if nodes.low is None else None
     worst = concretize(instance, nodes, form) if table is None else look_up_minima(instance, nodes, table)
@@ -83,30 +83,30 @@ def _relaxations(
 
     Also gives the signs that are known now, see ``Nodes.signs``.
     """
-    plan, graph = instance.plan, instance.plan.graph.nodes
+    plan, graph = instance.plan, instance.plan.graph.operations
     last = instance.plan.graph.last_use()
     ranges: dict[int, Interval] = {}
     lines: dict[int, Relaxation] = {}
     signs: list[Tensor] = []
-    final = max((p for p, node in enumerate(graph) if node.op in NONLINEAR), default=0)
+    final = max((p for p, operation in enumerate(graph) if is_nonlinear(operation)), default=0)
     boxes = nodes.low is not None
     for position in range(final + 1):
-        node = graph[position]
-        if node.op in NONLINEAR:
+        operation = graph[position]
+        if is_nonlinear(operation):
             # Before its own range: rows that start behind this operation go through its lines.
-            source = node.inputs[0]
+            source = operation.inputs[0]
             if kept is not None:
                 kept[source] = ranges[source]
             before, after = instance.base[source][nodes.image], instance.base[position][nodes.image]
             charged = touching and bool(chargeable_pixels(instance, nodes)) and position in plan.receptive_fields
-            lines[position] = relax(node, *ranges[source], before, after, near=charged)
+            lines[position] = relax(operation, *ranges[source], before, after, near=charged)
         exact = position in plan.affine and (boxes or position in instance.tables)
         if not boxes and position in instance.tables:
             ranges[position] = _widen(_look_up(instance, nodes, position), plan.slack[position])
         elif position not in plan.affine or boxes or position in instance.walked:
-            inputs = [ranges[source] for source in node.inputs]
+            inputs = [ranges[source] for source in operation.inputs]
             ranges[position] = (
-                _widen(step(node, inputs), plan.slack[position]) if position else _input_range(instance, nodes)
+                _widen(step(operation, inputs), plan.slack[position]) if position else _input_range(instance, nodes)
             )
         if position in plan.signed and nodes.signs is not None:
             ranges[position] = _with_signs(ranges[position], nodes.signs[:, plan.signed[position]])
@@ -115,7 +115,7 @@ def _relaxations(
         if position in plan.signed:
             low, high = ranges[position]
             signs.append(((low >= 0).to(torch.int8) - (high <= 0).to(torch.int8)).flatten(1))
-        for source in node.inputs:
+        for source in operation.inputs:
             if last[source] == position:
                 ranges.pop(source, None)
     return lines, torch.cat(signs, 1) if signs else None
@@ -135,7 +135,7 @@ def _widen(values: Interval, slack: Tensor) -> Interval:
 
 def _input_range(instance: Instance, nodes: Nodes) -> Interval:
     """The range of every input value, ``[nodes, *shape]``."""
-    plan, shape = instance.plan, instance.plan.graph.nodes[0].shape
+    plan, shape = instance.plan, instance.plan.graph.operations[0].shape
     images = instance.images[nodes.image]
     if nodes.low is not None and nodes.high is not None:
         members = instance.members[nodes.cells - instance.tree.slots].flatten(1)
@@ -195,10 +195,9 @@ def _refine(
 ) -> None:
     """Tighten ranges in place, of the neurons whose sign the intervals leave open; of all that move before a curve."""
     plan = instance.plan
-    curved = any(
-        position in reader.inputs and reader.op in NONLINEAR and reader.op not in ("relu", "leaky_relu")
-        for reader in plan.graph.nodes
-    )
+    readers = [reader for reader in plan.graph.operations if position in reader.inputs and is_nonlinear(reader)]
+    curves = [curve_bounds(reader) for reader in readers]
+    curved = any(curve is None or not curve.by_sign for curve in curves)
     low, high = (ends.view(len(nodes), -1) for ends in values)
     open_ = high - low > 4 * plan.slack[position].flatten() if curved else (low < 0) & (high > 0)
     if bool(open_.any()):
@@ -270,7 +269,7 @@ def _row_bytes(instance: Instance, position: int, t: int) -> int:
             continue
         seen = plan.receptive_fields[place]
         sides = [(own.size[d] - seen.size[d]) // seen.stride[d] + 1 for d in (0, 1)]
-        widest = max(widest, plan.graph.nodes[place].shape[0] * sides[0] * sides[1])
+        widest = max(widest, plan.graph.operations[place].shape[0] * sides[0] * sides[1])
     whole = 0 if instance.slot_of_pixel is not None else 8 * instance.tree.slots
     return 8 * (20 * widest + 12 * own.size[0] * own.size[1] + whole)
 

@@ -83,7 +83,7 @@ def _whole(instance: Instance, form: LinearBound) -> tuple[Tensor, Tensor | None
     if form.top is None or form.left is None:
         return form.coefficients, form.local
     batch, rows, _ = form.coefficients.shape
-    channels, height, width = instance.plan.graph.nodes[0].shape
+    channels, height, width = instance.plan.graph.operations[0].shape
     plane = _window_pixels(form, height, width)
     index = plane[:, None] + (torch.arange(channels, device=plane.device) * height * width)[:, None]
     result = form.coefficients.new_zeros(batch, rows, instance.values)
@@ -119,7 +119,7 @@ def _window_pixels(form: LinearBound, height: int, width: int) -> Tensor:
 def _over_windows(instance: Instance, nodes: Nodes, form: LinearBound, owner: Tensor) -> Tensor:
     """Rows of windows over nodes of cells whose groups are pixels."""
     assert instance.slot_of_pixel is not None
-    channels, height, width = instance.plan.graph.nodes[0].shape
+    channels, height, width = instance.plan.graph.operations[0].shape
     batch, rows, _ = form.coefficients.shape
     pixels = _window_pixels(form, height, width)
     coefficients = form.coefficients.view(batch, rows, channels, -1)
@@ -185,7 +185,7 @@ def _at_groups(instance: Instance, nodes: Nodes, form: LinearBound) -> Tensor:
     if form.top is None or form.left is None:
         index, inside = members, members < instance.values
     else:
-        _, height, width = instance.plan.graph.nodes[0].shape
+        _, height, width = instance.plan.graph.operations[0].shape
         plane = members % (height * width)
         y = plane // width - form.top[:, None, None]
         x = plane % width - form.left[:, None, None]

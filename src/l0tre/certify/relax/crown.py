@@ -10,15 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from l0tre.certify.relax.plan import Plan, conv_backward
+from l0tre.certify.relax.plan import Plan, backward, backward_window
 from l0tre.certify.relax.relaxation import Relaxation
-from l0tre.certify.relax.supported import ELEMENTWISE
-from l0tre.model.graph import Node
+from l0tre.certify.relax.supported import is_nonlinear
+from l0tre.locality.local_part import local_place
+from l0tre.model.graph import Operation
 
-__all__ = ["LinearBound", "carry", "carry_window", "neuron_rows", "through_linear", "window_rows"]
+__all__ = ["LinearBound", "carry", "carry_window", "neuron_rows", "window_rows"]
 
 GetLines = Callable[[int], Relaxation]
 
@@ -65,24 +65,24 @@ def carry(plan: Plan, start: int, rows: Tensor, lines: GetLines, changes: int = 
         if position not in open_:
             continue
         rows = open_.pop(position)
-        node = plan.graph.nodes[position]
-        if node.op in ELEMENTWISE or node.op == "max_pool":
+        operation = plan.graph.operations[position]
+        if is_nonlinear(operation):
             picked = lines(position)
             if changes and position in plan.receptive_fields:
-                plane = plan.graph.nodes[0].shape[1:]
-                rows, more, near = _charge(plan, position, rows, picked, changes, node.shape[1:], (0, 0), plane)
+                plane = plan.graph.operations[0].shape[1:]
+                rows, more, near = _charge(plan, position, rows, picked, changes, operation.shape[1:], (0, 0), plane)
                 local = near if local is None else local.add_(near)
             else:
                 rows, more = _through_lines(rows, picked)
             constant += more
             if picked.index is not None:
-                size = plan.slack[node.inputs[0]].numel()
+                size = plan.slack[operation.inputs[0]].numel()
                 index = picked.index[:, None].expand_as(rows)
                 rows = rows.new_zeros(*rows.shape[:2], size).scatter_add_(2, index, rows)
             parts = [rows]
         else:
-            parts = through_linear(plan, position, node, rows)
-        for source, part in zip(node.inputs, parts, strict=True):
+            parts = backward(plan, position, rows)
+        for source, part in zip(operation.inputs, parts, strict=True):
             open_[source] = open_[source] + part if source in open_ else part
     if 0 not in open_:  # the rows do not depend on the input
         open_[0] = constant.new_zeros(*constant.shape, plan.slack[0].numel())
@@ -129,64 +129,11 @@ def _by_sign(rows: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
     return (rows.clamp(min=0) * positive).addcmul_(rows.clamp(max=0), negative)
 
 
-def through_linear(plan: Plan, position: int, node: Node, rows: Tensor) -> list[Tensor]:
-    """Coefficients of a linear operation's inputs."""
-    batch, count, _ = rows.shape
-    source = plan.graph.nodes[node.inputs[0]].shape
-    if node.op == "conv":
-        _, height, width = node.shape
-        return [conv_backward(plan, position, rows.flatten(0, 1), height, width, whole=True).view(batch, count, -1)]
-    if node.op == "linear":
-        weight = node.tensors["weight"]
-        return [(rows.view(batch, count, -1, weight.shape[0]) @ weight).flatten(2)]
-    shaped = rows.view(batch, count, *node.shape)
-    if node.op == "scale":
-        scale = node.tensors.get("scale")
-        shaped = shaped if scale is None else shaped * scale
-        return [_collect(shaped, source)]
-    if node.op == "reshape":
-        return [rows]
-    if node.op == "transpose":
-        forward = node.ints("permutation")
-        inverse = [forward.index(d) + 2 for d in range(len(forward))]
-        return [shaped.permute(0, 1, *inverse).flatten(2)]
-    if node.op == "pad":
-        return [_unpad(node, shaped).flatten(2)]
-    if node.op == "mean":
-        dims = node.ints("dims")
-        kept = [1 if d in dims else size for d, size in enumerate(source)]
-        share = 1.0
-        for d in dims:
-            share /= source[d]
-        return [(shaped.reshape(batch, count, *kept) * share).expand(batch, count, *source).flatten(2)]
-    if node.op == "concat":
-        dim = int(node.number("dim"))
-        sizes = [plan.graph.nodes[s].shape[dim] for s in node.inputs]
-        return [part.flatten(2) for part in shaped.split(sizes, dim + 2)]
-    second = plan.graph.nodes[node.inputs[1]].shape
-    return [_collect(shaped, source), _collect(shaped if node.op == "add" else -shaped, second)]
-
-
-def _collect(shaped: Tensor, source: tuple[int, ...]) -> Tensor:
-    """Sum over the dimensions along which an input of shape ``source`` was repeated."""
-    lead = shaped.ndim - 2 - len(source)
-    if lead:
-        shaped = shaped.sum(tuple(range(2, 2 + lead)))
-    repeated = [d + 2 for d, size in enumerate(source) if size == 1 and shaped.shape[d + 2] > 1]
-    if repeated:
-        shaped = shaped.sum(repeated, keepdim=True)
-    return shaped.flatten(2)
-
-
-def _unpad(node: Node, shaped: Tensor) -> Tensor:
-    return F.pad(shaped, [-amount for amount in node.ints("padding")])
-
-
 def neuron_rows(plan: Plan, position: int, neurons: Tensor) -> tuple[int, Tensor]:
     """Rows that stand for single neurons, int64 ``[batch, rows]``, and the position where they can start."""
-    node = plan.graph.nodes[position]
-    if node.op == "linear" and len(node.shape) == 1:
-        return node.inputs[0], node.tensors["weight"][neurons]
+    operation = plan.graph.operations[position]
+    if operation.kind == "linear" and len(operation.shape) == 1:
+        return operation.inputs[0], operation.tensors["weight"][neurons]
     unit = torch.zeros(*neurons.shape, plan.slack[position].numel(), device=plan.device, dtype=torch.float64)
     return position, unit.scatter_(2, neurons[:, :, None], 1.0)
 
@@ -211,16 +158,16 @@ def window_rows(plan: Plan, position: int, neurons: Tensor) -> tuple[int, _Windo
     Returns:
         The position where the windows can start, and the windows, two rows each.
     """
-    node = plan.graph.nodes[position]
-    channels, height, width = node.shape
+    operation = plan.graph.operations[position]
+    channels, height, width = operation.shape
     channel, rest = neurons // (height * width), neurons % (height * width)
     top, left = rest // width, rest % width
-    if node.op == "conv" and int(node.number("groups")) == 1 and node.ints("dilation") == (1, 1):
+    if operation.kind == "conv" and int(operation.number("groups")) == 1 and operation.ints("dilation") == (1, 1):
         # Going back from a single output of a convolution gives its kernel.
-        kernel = node.tensors["weight"][channel][:, None]
+        kernel = operation.tensors["weight"][channel][:, None]
         window = _Window(torch.cat([kernel, -kernel], 1), top, left)
-        _move(plan, node, window)
-        return node.inputs[0], window
+        _move(plan, operation, window)
+        return operation.inputs[0], window
     rows = torch.zeros(len(neurons), 2, channels, 1, 1, device=plan.device, dtype=torch.float64)
     number = torch.arange(len(neurons), device=plan.device)
     rows[number, 0, channel, 0, 0], rows[number, 1, channel, 0, 0] = 1.0, -1.0
@@ -248,9 +195,9 @@ def carry_window(
     local: Tensor | None = None
     position = start
     while position:
-        node = plan.graph.nodes[position]
-        if node.op in ELEMENTWISE or node.op == "max_pool":
-            picked = _window_lines(node, window, lines(position), batch)
+        operation = plan.graph.operations[position]
+        if is_nonlinear(operation):
+            picked = _window_lines(operation, window, lines(position), batch)
             if changes:
                 # Windows of one layer lie alike on the windows of the input: what they see begins at their corner.
                 reach = plan.receptive_fields[position]
@@ -263,17 +210,11 @@ def carry_window(
                 rows, more = _through_lines(window.rows.flatten(2), picked)
             constant += more
             window.rows = rows.view(window.rows.shape)
-            if node.op == "max_pool":
-                _window_pool(plan, node, window, lines(position), batch)
-        elif node.op == "conv":
-            _window_conv(plan, position, node, window)
-        elif node.op == "pad":
-            left, _, top, *_ = (*node.ints("padding"), 0, 0)
-            window.top, window.left = window.top - top, window.left - left
-            _cut(window, plan.graph.nodes[node.inputs[0]].shape)
-        elif "scale" in node.tensors:
-            window.rows = window.rows * _window_scale(node, window)
-        position = node.inputs[0]
+            if lines(position).index is not None:
+                _window_pool(plan, operation, window, lines(position), batch)
+        else:
+            _window_linear(plan, position, window)
+        position = operation.inputs[0]
     return LinearBound(window.rows.flatten(2), constant, local, window.top, window.left, seen)
 
 
@@ -287,50 +228,45 @@ def _window_index(window: _Window, shape: tuple[int, ...]) -> Tensor:
     return plane[:, None] + (torch.arange(channels, device=device) * height * width)[:, None, None]
 
 
-def _window_lines(node: Node, window: _Window, lines: Relaxation, batch: Tensor) -> Relaxation:
+def _window_lines(operation: Operation, window: _Window, lines: Relaxation, batch: Tensor) -> Relaxation:
     """The lines at each window's positions."""
-    index = (_window_index(window, node.shape) + (batch * lines.maps.shape[2])[:, None, None, None]).flatten(1)
+    index = (_window_index(window, operation.shape) + (batch * lines.maps.shape[2])[:, None, None, None]).flatten(1)
     return Relaxation(lines.maps.flatten(1)[:, index])
 
 
-def _window_conv(plan: Plan, position: int, node: Node, window: _Window) -> None:
-    batch, count, _, height, width = window.rows.shape
-    source = plan.graph.nodes[node.inputs[0]].shape
-    rows = conv_backward(plan, position, window.rows.flatten(0, 1).flatten(1), height, width, whole=False)
-    size = [
-        (length - 1) * stride + dilation * (kernel - 1) + 1
-        for length, stride, dilation, kernel in zip(
-            (height, width), node.ints("stride"), node.ints("dilation"), node.tensors["weight"].shape[2:], strict=True
-        )
-    ]
-    window.rows = rows.view(batch, count, source[0], *size)
-    _move(plan, node, window)
+def _window_linear(plan: Plan, position: int, window: _Window) -> None:
+    operation, (batch, count) = plan.graph.operations[position], window.rows.shape[:2]
+
+    def at(values: Tensor) -> Tensor:
+        picked = values.reshape(-1)[_window_index(window, operation.shape)][:, None]
+        return picked.expand(-1, count, -1, -1, -1).flatten(0, 1)
+
+    rows = backward_window(plan, position, window.rows.flatten(0, 1), at)
+    window.rows = rows.view(batch, count, *rows.shape[1:])
+    _move(plan, operation, window)
 
 
-def _move(plan: Plan, node: Node, window: _Window) -> None:
-    """From positions of a convolution's outputs to those of its inputs."""
-    (stride_y, stride_x), (pad_y, pad_x) = node.ints("stride"), node.ints("padding")
-    window.top, window.left = window.top * stride_y - pad_y, window.left * stride_x - pad_x
-    if pad_y or pad_x:
-        _cut(window, plan.graph.nodes[node.inputs[0]].shape)
+def _move(plan: Plan, operation: Operation, window: _Window) -> None:
+    """From positions of a linear operation's outputs to those of its inputs."""
+    rows, columns = (local_place(operation).window(operation, axis) for axis in (0, 1))
+    window.top = window.top * rows.stride - rows.padding
+    window.left = window.left * columns.stride - columns.padding
+    if rows.padding or columns.padding:
+        _cut(window, plan.graph.operations[operation.inputs[0]].shape)
 
 
-def _window_pool(plan: Plan, node: Node, window: _Window, lines: Relaxation, batch: Tensor) -> None:
+def _window_pool(plan: Plan, operation: Operation, window: _Window, lines: Relaxation, batch: Tensor) -> None:
     """Hand each output's coefficient to the input that its line belongs to."""
     assert lines.index is not None
-    source = plan.graph.nodes[node.inputs[0]].shape
+    source = plan.graph.operations[operation.inputs[0]].shape
     _, source_height, source_width = source
     chosen = lines.index.flatten()[
-        (_window_index(window, node.shape) + (batch * lines.index.shape[1])[:, None, None, None])
+        (_window_index(window, operation.shape) + (batch * lines.index.shape[1])[:, None, None, None])
     ]
-    size = [
-        (length - 1) * stride + dilation * (kernel - 1) + 1
-        for length, stride, dilation, kernel in zip(
-            window.rows.shape[3:], node.ints("stride"), node.ints("dilation"), node.ints("kernel"), strict=True
-        )
-    ]
-    (stride_y, stride_x), (pad_y, pad_x) = node.ints("stride"), node.ints("padding")
-    top, left = window.top * stride_y - pad_y, window.left * stride_x - pad_x
+    rows_seen, columns_seen = (local_place(operation).window(operation, axis) for axis in (0, 1))
+    size = (rows_seen.sees(window.rows.shape[3]), columns_seen.sees(window.rows.shape[4]))
+    top = window.top * rows_seen.stride - rows_seen.padding
+    left = window.left * columns_seen.stride - columns_seen.padding
     channel, place = chosen // (source_height * source_width), chosen % (source_height * source_width)
     y = place // source_width - top[:, None, None, None]
     x = place % source_width - left[:, None, None, None]
@@ -342,15 +278,6 @@ def _window_pool(plan: Plan, node: Node, window: _Window, lines: Relaxation, bat
     window.rows = target.view(*rows.shape[:2], source[0], *size)
     window.top, window.left = top, left
     _cut(window, source)
-
-
-def _window_scale(node: Node, window: _Window) -> Tensor:
-    scale = node.tensors["scale"].expand(node.shape) if node.tensors["scale"].ndim else node.tensors["scale"]
-    if scale.ndim == 0:
-        return scale
-    if node.tensors["scale"].ndim == 3 and node.tensors["scale"].shape[1:] == (1, 1):
-        return scale[:, :1, :1]
-    return scale.reshape(-1)[_window_index(window, node.shape)][:, None]
 
 
 def _cut(window: _Window, shape: tuple[int, ...]) -> None:

@@ -1,15 +1,16 @@
 """Images under proof: their ranges in tree order, their own values in every layer, tables of the first layer."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from l0tre.certify.regions.tree import Tree
 from l0tre.certify.relax.plan import Plan, base_values
+from l0tre.certify.relax.supported import plain
 from l0tre.domain import Domain
-from l0tre.model.graph import Node, run_node
+from l0tre.model.graph import run_operation
 from l0tre.objective import Specification
 
 __all__ = [
@@ -19,7 +20,6 @@ __all__ = [
     "smallest",
     "table_row",
     "table_size",
-    "without_constants",
 ]
 
 
@@ -103,7 +103,7 @@ def make_instance(
     padded = torch.where(real, domain.members, images.shape[1])
     members = torch.cat([padded, torch.full((1, width), images.shape[1], device=device)])[tree.order]
     base = base_values(plan, images)
-    scores = base[len(plan.graph.nodes) - 1].flatten(1)
+    scores = base[len(plan.graph.operations) - 1].flatten(1)
     classes = scores.shape[1]
     others = specification.rivals(classes)
     unit = torch.eye(classes, dtype=torch.float64, device=device)
@@ -150,14 +150,14 @@ def _ancestors(plan: Plan, position: int) -> set[int]:
     needed = {position}
     for place in range(position, 0, -1):
         if place in needed:
-            needed.update(plan.graph.nodes[place].inputs)
+            needed.update(plan.graph.operations[place].inputs)
     return needed
 
 
 def _pixels(plan: Plan, members: Tensor) -> Tensor | None:
     if 0 not in plan.receptive_fields:
         return None
-    channels, height, width = plan.graph.nodes[0].shape
+    channels, height, width = plan.graph.operations[0].shape
     none = height * width
     pixels = torch.where(members < channels * none, members % none, none).sort(1).values
     again = torch.zeros_like(pixels, dtype=torch.bool)
@@ -230,26 +230,19 @@ def table_row(tree: Tree, cells: Tensor, ranks: Tensor) -> Tensor:
 
 def _jacobian(plan: Plan, position: int) -> Tensor:
     """The linear map from the input to an affine position, ``[values, neurons]``."""
-    nodes = plan.graph.nodes
+    operations = plan.graph.operations
     count = plan.slack[0].numel()
     result = torch.empty(count, plan.slack[position].numel(), dtype=torch.float64, device=plan.device)
     # Without constants, rather than less the value at zero: that difference would cancel, and domains can be wide.
-    linear = {place: without_constants(nodes[place]) for place in _ancestors(plan, position) - {0}}
+    linear = {place: plain(operations[place]) for place in _ancestors(plan, position) - {0}}
     size = max(1, 2**24 // max(count, result.shape[1]))
     unit = torch.eye(count, dtype=torch.float64, device=plan.device)
     for start in range(0, count, size):
-        values = {0: unit[start : start + size].view(-1, *nodes[0].shape)}
-        for place, node in sorted(linear.items()):
-            values[place] = run_node(node, *(values[source] for source in node.inputs))
+        values = {0: unit[start : start + size].view(-1, *operations[0].shape)}
+        for place, operation in sorted(linear.items()):
+            values[place] = run_operation(operation, *(values[source] for source in operation.inputs))
         result[start : start + size] = values[position].flatten(1)
     return result
-
-
-def without_constants(node: Node) -> Node:
-    """A linear operation on differences: its constants drop out."""
-    tensors = {key: value for key, value in node.tensors.items() if key not in ("bias", "shift")}
-    attributes = {**node.attributes, "value": 0.0} if node.op == "pad" else node.attributes
-    return replace(node, tensors=tensors, attributes=attributes)
 
 
 def _table(instance: Instance, position: int, ranks: int) -> Tensor:

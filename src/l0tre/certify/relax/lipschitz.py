@@ -14,19 +14,18 @@ from torch import Tensor
 
 from l0tre.certify.regions.nodes import Nodes
 from l0tre.certify.relax.bounds import batch_sizes, input_ranges
-from l0tre.certify.relax.crown import through_linear
 from l0tre.certify.relax.instance import Instance
 from l0tre.certify.relax.interval import Interval
-from l0tre.certify.relax.plan import FLOOR, UNIT, Plan
-from l0tre.certify.relax.supported import NONLINEAR
+from l0tre.certify.relax.plan import FLOOR, UNIT, Plan, backward
+from l0tre.certify.relax.supported import absolute, curve_bounds, is_nonlinear
 from l0tre.domain import Domain
 from l0tre.errors import ConfigError
-from l0tre.model.graph import Graph, Node
+from l0tre.model.graph import Graph, Operation
+from l0tre.model.operations import KINDS
+from l0tre.model.operations.kind import Selection
 
 __all__ = ["axis_gaps", "group_costs"]
 
-# Derivatives of sigmoid and tanh are computed to a few units in the last place of 1, far less than this.
-FUNCTION_ERROR = 2.0**-46
 # For the sums behind the last linear operation: of rows, of halves of gaps, of the values of a group.
 MARGIN = 1.0 + 1e-9
 
@@ -91,7 +90,7 @@ def group_costs(instance: Instance, t: int, gaps: Tensor, budget: int) -> Tensor
         raise ConfigError(
             f"gaps of shape {tuple(gaps.shape)} were given for {instance.values} input values: one for each"
         )
-    absolute = _absolute(plan)
+    positive = _absolute(plan)
     filled = (instance.tree.order >= 0).nonzero()[:, 0]
     members, groups = instance.members[filled], instance.tree.order[filled]
     halves = F.pad(gaps / 2, (0, 1))[members]
@@ -100,7 +99,7 @@ def group_costs(instance: Instance, t: int, gaps: Tensor, budget: int) -> Tensor
     for some in images.split(_batch(instance, budget)):
         # The root's only cell holds all groups.
         nodes = Nodes(some, torch.ones(len(some), t, dtype=torch.int64, device=plan.device))
-        slopes = F.pad(_slopes(instance, absolute, nodes, batch_sizes(instance, t, budget)[1]), (0, 1))
+        slopes = F.pad(_slopes(instance, positive, nodes, batch_sizes(instance, t, budget)[1]), (0, 1))
         costs[some[:, None], groups] = (slopes[:, members] * halves).sum(2) * MARGIN
     # Not a number somewhere in the network may meet none of the derivatives.
     return costs.masked_fill_(~torch.isfinite(instance.slack).all(1, keepdim=True), math.inf)
@@ -109,18 +108,25 @@ def group_costs(instance: Instance, t: int, gaps: Tensor, budget: int) -> Tensor
 def _batch(instance: Instance, budget: int) -> int:
     """How many nodes go backwards together."""
     plan = instance.plan
-    pools = [node for node in plan.graph.nodes if node.op == "max_pool"]
-    windows = max((math.prod((*node.ints("kernel"), *node.shape)) for node in pools), default=0)
+    windows = max((_window_values(operation) for operation in plan.graph.operations), default=0)
     widest = max(slack.numel() for slack in plan.slack)
     per_node = 8 * (12 * plan.neurons + instance.rows.shape[1] * 10 * (widest + windows))
     return max(1, min(8192 if plan.device.type == "cuda" else 64, budget // 2 // per_node))
 
 
-def _slopes(instance: Instance, absolute: Plan, nodes: Nodes, row_bytes: int) -> Tensor:
+def _window_values(operation: Operation) -> int:
+    """How many values all windows of a selection hold; 0 for another operation."""
+    kind = KINDS.get(operation.kind)
+    if not isinstance(kind, Selection):
+        return 0
+    return math.prod(operation.shape) * math.prod(kind.place.window(operation, axis).kernel for axis in (0, 1))
+
+
+def _slopes(instance: Instance, positive: Plan, nodes: Nodes, row_bytes: int) -> Tensor:
     """The largest absolute derivative of any margin by each value over each node, ``[nodes, values]``."""
     plan = instance.plan
     ranges = input_ranges(instance, nodes, row_bytes)
-    end = len(plan.graph.nodes) - 1
+    end = len(plan.graph.operations) - 1
     rows = instance.rows[nodes.image]
     # Derivatives lie within a radius around a centre, ``[nodes, rows, values]``, by position.
     open_ = {end: (rows, torch.zeros_like(rows))}
@@ -128,17 +134,14 @@ def _slopes(instance: Instance, absolute: Plan, nodes: Nodes, row_bytes: int) ->
         if position not in open_:
             continue
         centre, radius = open_.pop(position)
-        node = plan.graph.nodes[position]
-        if node.op in NONLINEAR:
-            parts = [_through_curve(node, centre, radius, *ranges[node.inputs[0]])]
+        operation = plan.graph.operations[position]
+        if is_nonlinear(operation):
+            parts = [_through_curve(operation, centre, radius, *ranges[operation.inputs[0]])]
         else:
             # Covers the rounding of this operation and of the sums and products since the last one.
-            radius = radius + UNIT * _terms(node) * (centre.abs() + radius) + FLOOR
-            middles = through_linear(plan, position, node, centre)
-            parts = list(
-                zip(middles, through_linear(absolute, position, absolute.graph.nodes[position], radius), strict=True)
-            )
-        for source, (middle, around) in zip(node.inputs, parts, strict=True):
+            radius = radius + UNIT * _terms(operation) * (centre.abs() + radius) + FLOOR
+            parts = list(zip(backward(plan, position, centre), backward(positive, position, radius), strict=True))
+        for source, (middle, around) in zip(operation.inputs, parts, strict=True):
             before = open_.get(source)
             open_[source] = (middle, around) if before is None else (before[0] + middle, before[1] + around)
     if 0 not in open_:  # the margins do not depend on the input
@@ -149,24 +152,22 @@ def _slopes(instance: Instance, absolute: Plan, nodes: Nodes, row_bytes: int) ->
 
 def _absolute(plan: Plan) -> Plan:
     """The same network with the absolute values of its weights, to carry radii."""
-    nodes = []
-    for node in plan.graph.nodes:
-        tensors = {key: value.abs() for key, value in node.tensors.items()}
-        nodes.append(replace(node, op="add" if node.op == "sub" else node.op, tensors=tensors))
-    return replace(plan, graph=Graph(tuple(nodes)), matrices={})
+    operations = tuple(absolute(operation) for operation in plan.graph.operations)
+    return replace(plan, graph=Graph(operations), matrices={})
 
 
-def _terms(node: Node) -> int:
+def _terms(operation: Operation) -> int:
     """How many products one input of a linear operation sums up backwards, at the most, and some."""
-    weight = node.tensors.get("weight")
-    return 8 + (math.prod(node.shape) if weight is None else weight.numel() // max(1, weight.shape[1]))
+    weight = operation.tensors.get("weight")
+    return 8 + (math.prod(operation.shape) if weight is None else weight.numel() // max(1, weight.shape[1]))
 
 
-def _through_curve(node: Node, centre: Tensor, radius: Tensor, low: Tensor, high: Tensor) -> Interval:
+def _through_curve(operation: Operation, centre: Tensor, radius: Tensor, low: Tensor, high: Tensor) -> Interval:
     """Derivatives by a nonlinear operation's inputs, from those by its output and the inputs' ranges."""
-    if node.op == "max_pool":
-        return _through_pool(node, centre, radius, low, high)
-    least, most = (_known(side, low, high).flatten(1)[:, None] for side in _derivative(node, low, high))
+    curve = curve_bounds(operation)
+    if curve is None:
+        return _through_selection(operation, centre, radius, low, high)
+    least, most = (_known(side, low, high).flatten(1)[:, None] for side in curve.derivative(operation, low, high))
     return _product(centre, radius, least, most)
 
 
@@ -184,34 +185,13 @@ def _known(slopes: Tensor, low: Tensor, high: Tensor) -> Tensor:
     return torch.where(low <= high, slopes, math.nan)
 
 
-def _derivative(node: Node, low: Tensor, high: Tensor) -> Interval:
-    """The smallest and the largest derivative of an elementwise operation on ranges."""
-    if node.op in ("relu", "leaky_relu"):
-        slope = 0.0 if node.op == "relu" else node.number("slope")
-        linear, side = (low >= 0) | (high <= 0), torch.where(low >= 0, torch.ones_like(low), slope)
-        return torch.where(linear, side, min(slope, 1.0)), torch.where(linear, side, max(slope, 1.0))
-
-    def steepness(z: Tensor) -> Tensor:
-        y = z.sigmoid() if node.op == "sigmoid" else z.tanh()
-        return y * (1 - y) if node.op == "sigmoid" else 1 - y * y
-
-    # Steepest at zero, and less so the further away.
-    least = torch.minimum(steepness(low), steepness(high)) - FUNCTION_ERROR
-    nearest = torch.maximum(low, torch.minimum(high, torch.zeros_like(low)))
-    return least, steepness(nearest) + FUNCTION_ERROR
-
-
-def _through_pool(node: Node, centre: Tensor, radius: Tensor, low: Tensor, high: Tensor) -> Interval:
-    """A max pool hands its derivative to the largest input: for certain, perhaps or not at all."""
-    _, channels, height, width = low.shape
-    places = _places(node, height, width, low.device)  # [kernel, outputs]
-    real = places >= 0
-    index = places.clamp(min=0)
-    lows, highs = (side.flatten(2)[:, :, index].masked_fill(~real, -math.inf) for side in (low, high))
-    least = _known((lows > _largest_other(highs)).to(low), lows, highs)
-    most = _known((highs >= _largest_other(lows)).to(low), lows, highs) * real
+def _through_selection(operation: Operation, centre: Tensor, radius: Tensor, low: Tensor, high: Tensor) -> Interval:
+    """A selection hands its derivative to an input: for certain, perhaps or not at all."""
+    kind, (_, channels, height, width) = KINDS[operation.kind], low.shape
+    assert isinstance(kind, Selection)
+    places, least, most = kind.derivative(operation, low, high)
     spread = (*centre.shape[:2], channels, 1, -1)
-    targets = index.flatten().expand(*centre.shape[:2], channels, -1)
+    targets = places.clamp(min=0).flatten().expand(*centre.shape[:2], channels, -1)
     middle, around = _product(centre.view(spread), radius.view(spread), least[:, None], most[:, None])
     return _gather_back(middle, targets, height * width), _gather_back(around, targets, height * width)
 
@@ -220,19 +200,3 @@ def _gather_back(values: Tensor, targets: Tensor, plane: int) -> Tensor:
     """Sum derivatives ``[nodes, rows, channels, kernel, outputs]`` over the windows that hold an input."""
     result = values.new_zeros(*values.shape[:3], plane)
     return result.scatter_add_(3, targets, values.flatten(3)).flatten(2)
-
-
-def _places(node: Node, height: int, width: int, device: torch.device) -> Tensor:
-    """Which input of a map lies at each place of each window, int64 ``[kernel, outputs]``; -1 in the padding."""
-    (top, left), kernel = node.ints("padding"), node.ints("kernel")
-    numbers = torch.arange(height * width, device=device, dtype=torch.float64).view(1, 1, height, width)
-    padded = F.pad(numbers, (left, left, top, top), value=-1.0)
-    return F.unfold(padded, kernel, node.ints("dilation"), 0, node.ints("stride"))[0].long()
-
-
-def _largest_other(values: Tensor) -> Tensor:
-    """For every place of windows ``[nodes, channels, kernel, outputs]`` the largest value at another place."""
-    best, place = values.max(2, keepdim=True)
-    second = values.scatter(2, place, -math.inf).amax(2, keepdim=True)
-    own = torch.arange(values.shape[2], device=values.device)[:, None] == place
-    return torch.where(own, second, best)

@@ -1,20 +1,22 @@
 """What bounding a network needs and no image changes: operations, rounding errors, which rows stay in windows."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from l0tre.certify.relax.interval import magnitude
-from l0tre.certify.relax.supported import ELEMENTWISE, NONLINEAR, reduce_graph
+from l0tre.certify.relax.supported import curve_bounds, is_nonlinear, linear_bounds, reduce_graph
 from l0tre.domain import Domain
-from l0tre.model.graph import Graph, Node, run_node
+from l0tre.locality.local_part import local_place
+from l0tre.model.graph import Graph, Operation, run_operation
+from l0tre.model.operations import KINDS
+from l0tre.model.operations.kind import At, Linear, Local
 
-__all__ = ["Plan", "make_plan"]
+__all__ = ["Plan", "backward", "backward_window", "base_values", "make_plan"]
 
-WINDOWED = (*ELEMENTWISE, "conv", "scale", "max_pool", "pad")
 # A convolution is written as a matrix if that has at most so many entries, and so many times the work: one product is
 # faster than a product and a sum of patches as long as the matrix is not mostly zeros, on a GPU even then.
 MATRIX_ENTRIES = 2**22
@@ -100,7 +102,7 @@ class Plan:
     @property
     def neurons(self) -> int:
         """Number of values with ranges of their own."""
-        return sum(math.prod(self.graph.nodes[position].shape) for position in self.bounded)
+        return sum(math.prod(self.graph.operations[position].shape) for position in self.bounded)
 
 
 def make_plan(graph: Graph, domain: Domain, device: torch.device) -> Plan:
@@ -118,61 +120,57 @@ def make_plan(graph: Graph, domain: Domain, device: torch.device) -> Plan:
         ModelError: Naming an operation that cannot be bounded.
     """
     graph = reduce_graph(graph).to(device, torch.float64)
-    nodes = graph.nodes
-    affine, reach = {0}, {0: ReceptiveField((1, 1), (0, 0), (1, 1))} if len(nodes[0].shape) == 3 else {}
-    for position, node in enumerate(nodes[1:], start=1):
-        if node.op not in NONLINEAR and affine.issuperset(node.inputs):
+    operations = graph.operations
+    affine, reach = {0}, {0: ReceptiveField((1, 1), (0, 0), (1, 1))} if len(operations[0].shape) == 3 else {}
+    for position, operation in enumerate(operations[1:], start=1):
+        if not is_nonlinear(operation) and affine.issuperset(operation.inputs):
             affine.add(position)
-        if _windowed(node, nodes) and node.inputs[0] in reach:
-            reach[position] = _reach(node, reach[node.inputs[0]])
-    readers = {source for node in nodes if node.op in NONLINEAR for source in node.inputs}
-    read = {source for place, node in enumerate(nodes) if place not in affine for source in node.inputs}
+        if _windowed(operation, operations) and operation.inputs[0] in reach:
+            reach[position] = _reach(operation, reach[operation.inputs[0]])
+    readers = {source for operation in operations if is_nonlinear(operation) for source in operation.inputs}
+    read = {source for place, operation in enumerate(operations) if place not in affine for source in operation.inputs}
     return Plan(
         graph,
         tuple(sorted(readers)),
         frozenset(affine),
         tuple(sorted(read & affine)),
         reach,
-        _signed(nodes, readers - affine - set(reach)),
+        _signed(operations, readers - affine - set(reach)),
         _slack(graph, domain, device),
     )
 
 
-def _signed(nodes: tuple[Node, ...], positions: set[int]) -> dict[int, slice]:
+def _signed(operations: tuple[Operation, ...], positions: set[int]) -> dict[int, slice]:
     places: dict[int, slice] = {}
     start = 0
     for position in sorted(positions):
-        bends = all(n.op in ("relu", "leaky_relu") for n in nodes if n.op in NONLINEAR and position in n.inputs)
-        size = math.prod(nodes[position].shape)
+        curves = [curve_bounds(o) for o in operations if is_nonlinear(o) and position in o.inputs]
+        bends = all(curve is not None and curve.by_sign for curve in curves)
+        size = math.prod(operations[position].shape)
         if bends and start + size <= MOST_SIGNS:
             places[position] = slice(start, start + size)
             start += size
     return places
 
 
-def _windowed(node: Node, nodes: tuple[Node, ...]) -> bool:
+def _windowed(operation: Operation, operations: tuple[Operation, ...]) -> bool:
     """Whether an output of an operation on maps sees a window of one input map."""
-    if node.op not in WINDOWED or len(node.shape) != 3:
-        return False
-    source = nodes[node.inputs[0]].shape
-    return not (node.op == "scale" and source != node.shape) and not (node.op == "pad" and source[0] != node.shape[0])
+    kind = KINDS[operation.kind]
+    place = kind.place if isinstance(kind, Linear) else local_place(operation)
+    shapes = [operations[source].shape for source in operation.inputs]
+    return len(operation.shape) == 3 and isinstance(place, Local) and place.sees(operation, shapes[0])
 
 
-def _reach(node: Node, source: ReceptiveField) -> ReceptiveField:
+def _reach(operation: Operation, source: ReceptiveField) -> ReceptiveField:
     """What the outputs of an operation see, from what its inputs see."""
-    if node.op == "pad":
-        left, _, top, *_ = (*node.ints("padding"), 0, 0)
-        offset = (source.offset[0] - top * source.stride[0], source.offset[1] - left * source.stride[1])
-        return ReceptiveField(source.stride, offset, source.size)
-    if node.op not in ("conv", "max_pool"):
-        return source
-    kernel = node.tensors["weight"].shape[2:] if node.op == "conv" else node.ints("kernel")
-    stride, padding, dilation = (node.ints(key) for key in ("stride", "padding", "dilation"))
-    axes = range(2)
-    step, before = source.stride, source.offset
-    first = [before[d] - padding[d] * step[d] for d in axes]
-    seen = [source.size[d] + dilation[d] * (kernel[d] - 1) * step[d] for d in axes]
-    return ReceptiveField((step[0] * stride[0], step[1] * stride[1]), (first[0], first[1]), (seen[0], seen[1]))
+    windows = [local_place(operation).window(operation, axis) for axis in (0, 1)]
+    first, seen, step = [], [], []
+    for axis, window in enumerate(windows):
+        pace = source.stride[axis]
+        first.append(source.offset[axis] - window.padding * pace)
+        seen.append(source.size[axis] + window.dilation * (window.kernel - 1) * pace)
+        step.append(pace * window.stride)
+    return ReceptiveField((step[0], step[1]), (first[0], first[1]), (seen[0], seen[1]))
 
 
 def _slack(graph: Graph, domain: Domain, device: torch.device) -> tuple[Tensor, ...]:
@@ -181,73 +179,92 @@ def _slack(graph: Graph, domain: Domain, device: torch.device) -> tuple[Tensor, 
     largest = largest.clamp(min=FLOOR)
     sizes, values, slack = [64.0], [largest], [UNIT * 64 * largest[0]]
     multiplied = largest.sum()
-    for node in graph.nodes[1:]:
-        values.append(magnitude(node, [values[source] for source in node.inputs]).clamp(min=FLOOR))
+    for operation in graph.operations[1:]:
+        values.append(magnitude(operation, [values[source] for source in operation.inputs]).clamp(min=FLOOR))
         multiplied = multiplied + values[-1].sum()
-        sizes.append(_terms(node, graph) + max(sizes[source] for source in node.inputs))
+        sizes.append(_terms(operation, graph) + max(sizes[source] for source in operation.inputs))
         slack.append(UNIT * sizes[-1] * values[-1][0] + SMALLEST * sizes[-1] * multiplied)
     return tuple(slack)
 
 
-def _terms(node: Node, graph: Graph) -> float:
+def _terms(operation: Operation, graph: Graph) -> float:
     """How many products one output value sums up, and some for the operation itself."""
-    if "weight" in node.tensors:
-        # Backwards an input collects from every output that reads it, which can be more.
-        weight = node.tensors["weight"]
-        return 8.0 + max(weight[0].numel(), weight.numel() // max(1, weight.shape[1]))
-    if node.op == "mean":
-        return 8.0 + math.prod(graph.nodes[node.inputs[0]].shape)
-    # The gaps of all lines of a layer are summed.
-    return 8.0 + (math.prod(node.shape) if node.op in NONLINEAR else 0)
+    if is_nonlinear(operation):  # the gaps of all lines of a layer are summed
+        return 8.0 + math.prod(operation.shape)
+    return linear_bounds(operation).terms(operation, [graph.operations[source].shape for source in operation.inputs])
 
 
-def conv_backward(plan: Plan, position: int, rows: Tensor, height: int, width: int, *, whole: bool) -> Tensor:
-    """Coefficients of a convolution's inputs from those of its outputs.
+def backward(plan: Plan, position: int, rows: Tensor) -> list[Tensor]:
+    """Coefficients of a linear operation's inputs from those of its output.
 
     Args:
         plan: The network.
-        position: Of the convolution.
-        rows: float64 ``[rows, channels * height * width]``.
-        height: Of the window (or map) of outputs.
-        width: Likewise.
-        whole: Whether it is the whole map, padding cut off, or a window that keeps what lies in the padding.
+        position: Of the operation.
+        rows: float64 ``[batch, rows, values]``.
 
     Returns:
-        ``[rows, channels * height * width]`` of the inputs.
+        For each input ``[batch, rows, values]``.
     """
-    node = plan.graph.nodes[position]
-    shape = (node.shape[0], height, width)
-    key = (position, -1 if whole else height, width)
-    if key not in plan.matrices:
-        plan.matrices[key] = _matrix(node, plan.graph.nodes[node.inputs[0]].shape, shape, whole, plan.device)
-    matrix = plan.matrices[key]
-    if matrix is not None:
-        return rows @ matrix
-    return _transposed(node, plan.graph.nodes[node.inputs[0]].shape, rows.view(-1, *shape), whole).flatten(1)
+    operation = plan.graph.operations[position]
+    bounds, shapes = linear_bounds(operation), [plan.graph.operations[source].shape for source in operation.inputs]
+
+    def map_back(some: Tensor) -> Tensor:
+        return bounds.backward(operation, some[None], shapes)[0][0]
+
+    if bounds.products(operation):
+        matrix = _matrix(plan, position, (position, -1, operation.shape[2]), operation.shape, map_back)
+        if matrix is not None:
+            return [(rows.flatten(0, 1) @ matrix).view(*rows.shape[:2], -1)]
+    return [
+        part.flatten(2) for part in bounds.backward(operation, rows.view(*rows.shape[:2], *operation.shape), shapes)
+    ]
 
 
-def _transposed(node: Node, source: tuple[int, ...], rows: Tensor, whole: bool) -> Tensor:
-    """A transposed convolution as one product of matrices and a sum of overlapping patches."""
-    weight, groups = node.tensors["weight"], int(node.number("groups"))
-    stride, padding, dilation, kernel = (*(node.ints(k) for k in ("stride", "padding", "dilation")), weight.shape[2:])
-    count, channels, height, width = rows.shape
-    spread = rows.view(count, groups, channels // groups, height * width)
-    patches = weight.view(groups, channels // groups, -1).transpose(1, 2) @ spread
-    size = source[1:]
-    if not whole:
-        padding = (0, 0)
-        size = tuple((rows.shape[2 + d] - 1) * stride[d] + dilation[d] * (kernel[d] - 1) + 1 for d in (0, 1))
-    return F.fold(patches.flatten(1, 2), size, tuple(kernel), dilation, padding, stride)
+def backward_window(plan: Plan, position: int, rows: Tensor, at: At) -> Tensor:
+    """Coefficients of all that windows of a local linear operation see, padding included.
+
+    Args:
+        plan: The network.
+        position: Of the operation.
+        rows: float64 ``[n, C, height, width]``, coefficients of windows of its output.
+        at: Values of a map at the windows' positions.
+
+    Returns:
+        ``[n, C, height, width]`` of the input.
+    """
+    operation = plan.graph.operations[position]
+    bounds = linear_bounds(operation)
+    if not bounds.products(operation):
+        return bounds.backward_window(operation, rows, at)
+    shape, windows = tuple(rows.shape[1:]), [local_place(operation).window(operation, axis) for axis in (0, 1)]
+    key = (position, rows.shape[2], rows.shape[3])
+
+    def map_back(some: Tensor) -> Tensor:
+        return bounds.backward_window(operation, some, at)
+
+    matrix = _matrix(plan, position, key, shape, map_back)
+    if matrix is None:
+        return map_back(rows)
+    size = [window.sees(length) for window, length in zip(windows, shape[1:], strict=True)]
+    return (rows.flatten(1) @ matrix).view(len(rows), plan.graph.operations[operation.inputs[0]].shape[0], *size)
 
 
 def _matrix(
-    node: Node, source: tuple[int, ...], shape: tuple[int, int, int], whole: bool, device: torch.device
+    plan: Plan, position: int, key: tuple[int, int, int], shape: tuple[int, ...], map_back: Callable[[Tensor], Tensor]
 ) -> Tensor | None:
-    """The transposed convolution of a window as a matrix ``[outputs, inputs]``, if that is the faster way."""
-    probe = torch.zeros(1, *shape, device=device, dtype=torch.float64)
-    inputs = _transposed(node, source, probe, whole)[0].numel()
+    """A map of coefficients ``[n, *shape]`` as a matrix ``[outputs, inputs]``, if that is the faster way."""
+    if key not in plan.matrices:
+        plan.matrices[key] = _made_matrix(plan, position, shape, map_back)
+    return plan.matrices[key]
+
+
+def _made_matrix(
+    plan: Plan, position: int, shape: tuple[int, ...], map_back: Callable[[Tensor], Tensor]
+) -> Tensor | None:
+    operation, device = plan.graph.operations[position], plan.device
+    inputs = map_back(torch.zeros(1, *shape, device=device, dtype=torch.float64)).numel()
     outputs = math.prod(shape)
-    work = outputs * node.tensors["weight"][0].numel()
+    work = outputs * linear_bounds(operation).products(operation)
     if outputs * inputs > min(MATRIX_ENTRIES, MATRIX_WASTE["cuda" if device.type == "cuda" else "cpu"] * work):
         return None
     matrix = torch.empty(outputs, inputs, device=device, dtype=torch.float64)
@@ -256,7 +273,7 @@ def _matrix(
         stop = min(start + size, outputs)
         unit = torch.zeros(stop - start, outputs, device=device, dtype=torch.float64)
         unit[torch.arange(stop - start), torch.arange(start, stop)] = 1
-        matrix[start:stop] = _transposed(node, source, unit.view(-1, *shape), whole).flatten(1)
+        matrix[start:stop] = map_back(unit.view(-1, *shape)).flatten(1)
     return matrix
 
 
@@ -270,14 +287,14 @@ def base_values(plan: Plan, images: Tensor) -> dict[int, Tensor]:
     Returns:
         By position, ``[images, *shape]``.
     """
-    nodes = plan.graph.nodes
-    known = (p for p, node in enumerate(nodes) if node.op in (*NONLINEAR, "linear"))
-    kept = {*plan.bounded, *plan.borders, *known, *nodes[-1].inputs, len(nodes) - 1}
+    operations = plan.graph.operations
+    known = (p for p, operation in enumerate(operations) if is_nonlinear(operation) or operation.kind == "linear")
+    kept = {*plan.bounded, *plan.borders, *known, *operations[-1].inputs, len(operations) - 1}
     last = plan.graph.last_use()
-    values = {0: images.view(-1, *nodes[0].shape)}
-    for position, node in enumerate(nodes[1:], start=1):
-        values[position] = run_node(node, *(values[source] for source in node.inputs))
-        for source in node.inputs:
+    values = {0: images.view(-1, *operations[0].shape)}
+    for position, operation in enumerate(operations[1:], start=1):
+        values[position] = run_operation(operation, *(values[source] for source in operation.inputs))
+        for source in operation.inputs:
             if last[source] == position and source not in kept:
                 values.pop(source, None)
     return {position: value for position, value in values.items() if position in kept}
