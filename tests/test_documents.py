@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+import l0tre
+
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
@@ -67,3 +69,9 @@ def anchors(document: Path) -> set[str]:
     """The headings of a document as links name them."""
     titles = re.findall(r"^#+ (.+)$", document.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_the_reference_names_everything_public() -> None:
+    named = re.findall(r"^::: l0tre\.(\w+)$", (ROOT / "docs" / "reference.md").read_text(), re.MULTILINE)
+
+    assert sorted(named) == sorted(l0tre.__all__)
