@@ -35,6 +35,11 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     return re.sub(r"\]\(\.\./examples/(\w+)\.py\)", r"](examples.md#\1)", markdown)
 
 
+def on_page_content(html: str, **_: Any) -> str:
+    """Names in docstrings without their roles, which only Sphinx reads."""
+    return re.sub(r":(?:func|class|meth):(?=<code>)", "", html)
+
+
 def _from_root(text: str) -> str:
     """Links of a document in the root: its pages by their names, those of ``docs/`` without the folder."""
     for source, page in PAGES.items():
