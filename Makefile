@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types unit fuzz bench clean
+.PHONY: help setup demo quick test lint types unit docs fuzz bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -35,6 +35,14 @@ types: $(READY)  ## mypy --strict
 unit: $(READY)  ## pytest
 	$(BIN)/python -m pytest -n auto
 
+docs: $(VENV)/.docs  ## the documents and the Python reference as a site, site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "site/index.html"
+
+$(VENV)/.docs: $(READY)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
+	@touch $@
+
 SECONDS ?= 600
 fuzz: $(READY)  ## look for wrong proofs on random networks, make fuzz SECONDS=600
 	$(BIN)/python -m fuzz --seconds $(SECONDS)
@@ -44,4 +52,4 @@ bench: $(READY)  ## the benchmark: forward passes per second, seconds per image,
 	$(BIN)/python -m benchmarks.certify sdnn mnist5k --resize --radius 1 --images 10
 
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) runs site .pytest_cache .mypy_cache .ruff_cache

@@ -1,13 +1,17 @@
-"""One thread a process: several test processes with two threads each get in each other's way."""
+"""What holds for all tests: one thread a process, the same random examples every time."""
 
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 
 from l0tre.zoo import weights_store as store
 
+# Several test processes with two threads each get in each other's way.
 torch.set_num_threads(1)
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.load_profile("repeatable")
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """The bounds equal those of brute force over all subsets and grid points."""
 
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -13,9 +14,9 @@ from l0tre.domain import make_domain, make_grid
 from l0tre.exhaustive.grid_scan import make_level, scan
 from l0tre.exhaustive.subsets import unrank
 from l0tre.memory import Batcher
-from tests.tools import SAMPLE_BYTES, brute_force, plain_network, tiny_module
+from tests.tools import NO_ATTACK, SAMPLE_BYTES, brute_force, plain_network, tiny_module
 
-MANY = settings(max_examples=120, deadline=None, derandomize=True)
+MANY = settings(max_examples=80, deadline=None, derandomize=True)
 
 
 @MANY
@@ -24,8 +25,9 @@ MANY = settings(max_examples=120, deadline=None, derandomize=True)
     seed=st.integers(0, 10_000),
     max_t=st.integers(1, 4),
     rows=st.sampled_from([9, 100, 1024]),
+    attacked=st.sampled_from([False, False, False, True]),
 )
-def test_bounds_equal_brute_force(kind: str, seed: int, max_t: int, rows: int) -> None:
+def test_bounds_equal_brute_force(kind: str, seed: int, max_t: int, rows: int, attacked: bool) -> None:
     module, shape = tiny_module(kind, seed)
     image = torch.rand(shape)
     axes = [0.0, 1.0] if kind == "conv3" else [0.0, 0.5, 1.0]
@@ -33,14 +35,9 @@ def test_bounds_equal_brute_force(kind: str, seed: int, max_t: int, rows: int) -
     label = int(module(image[None]).argmax())
     exact = brute_force(module, image, label, domain, axes)
     assume(exact.closest_tie() > 1e-4)
-    result = l0tre.evaluate(
-        plain_network(module, shape),
-        image[None],
-        [label],
-        max_t=max_t,
-        epsilon=axes[1],
-        memory_bytes=rows * SAMPLE_BYTES,
-    )[0]
+    options: dict[str, Any] = {"max_t": max_t, "epsilon": axes[1], "memory_bytes": rows * SAMPLE_BYTES}
+    options |= {} if attacked else NO_ATTACK
+    result = l0tre.evaluate(plain_network(module, shape), image[None], [label], **options)[0]
     distance = exact.distance()
     if distance <= max_t:
         assert (result.lower, result.upper) == (distance - 1, distance)
@@ -99,7 +96,9 @@ def test_linear_classifier_has_its_exact_distance(seed: int, features: int, clas
         beaten = (rest < 0).nonzero()
         if len(beaten):
             distance = min(distance, int(beaten[0]) + 1)
-    result = l0tre.evaluate(plain_network(module, (features,)), image[None], [label], max_t=features, epsilon=1.0)[0]
+    result = l0tre.evaluate(
+        plain_network(module, (features,)), image[None], [label], max_t=features, epsilon=1.0, **NO_ATTACK
+    )[0]
     assert (result.lower, result.upper) == (distance - 1, distance)
 
 

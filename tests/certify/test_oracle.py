@@ -23,7 +23,7 @@ from tests.certify.oracle import dense_minimum, exact_distance, exact_minimum, p
 from tests.certify.random_networks import KINDS, SMOOTH, Case, planted, random_case
 from tests.tools import brute_force, tiny_module
 
-SEEDS = range(4 * len(KINDS))
+SEEDS = range(3 * len(KINDS))
 LINEAR_SEEDS = [seed for seed in SEEDS if list(KINDS)[seed % len(KINDS)] not in SMOOTH]
 FEW = settings(max_examples=15, deadline=None, derandomize=True)
 

@@ -99,7 +99,7 @@ LINES = [
 
 @pytest.mark.parametrize("operation", LINES, ids=lambda operation: f"{operation.kind} {dict(operation.attributes)}")
 @given(st.floats(-30, 30), st.sampled_from([0.0, 1e-17, 1e-12, 1e-6, 0.1, 1.0, 7.0, 40.0]), st.floats(0, 1))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_lines_enclose_the_function(operation: Operation, start: float, size: float, share: float) -> None:
     low, high = start, start + size * share
     x = torch.linspace(low, high, 301, dtype=torch.float64)
@@ -117,7 +117,7 @@ def test_lines_enclose_the_function(operation: Operation, start: float, size: fl
 
 
 @given(st.integers(0, 10**6))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_lines_enclose_a_maximum(seed: int) -> None:
     random = torch.Generator().manual_seed(seed)
     operation = Operation(

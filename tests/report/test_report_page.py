@@ -12,6 +12,7 @@ from l0tre.domain import Colours
 from l0tre.errors import ConfigError, StoreError
 from l0tre.report import write_report
 from l0tre.store import read_snapshot
+from tests.tools import NO_ATTACK
 
 VOID = {"meta", "br"}
 
@@ -271,7 +272,7 @@ def test_a_run_that_was_stopped(tmp_path: Path) -> None:
 def test_size_of_a_hundred_pictures(tmp_path: Path) -> None:
     torch.manual_seed(0)
     images = torch.rand(100, 1, 28, 28)  # noise: the worst case for a PNG
-    l0tre.evaluate(conv(1, 28, 28), images, max_t=1, epsilon=1.0, out=tmp_path / "run")
+    l0tre.evaluate(conv(1, 28, 28), images, max_t=1, epsilon=1.0, out=tmp_path / "run", **NO_ATTACK)
     source, page = report(tmp_path / "run")
     assert len(page.all("image")) == 200
     assert len(source.encode()) < 1_000_000
@@ -282,7 +283,7 @@ def test_long_tables_are_cut(tmp_path: Path) -> None:
     images[:, 0] = torch.rand(1200, generator=torch.Generator().manual_seed(0)) + 0.001
     images.clamp_(0, 1)
     labels = (torch.arange(1200) % 2).tolist()
-    l0tre.evaluate(Weighted(), images, labels, max_t=1, out=tmp_path / "run")
+    l0tre.evaluate(Weighted(), images, labels, max_t=1, out=tmp_path / "run", **NO_ATTACK)
     source, page = report(tmp_path / "run", pictures=0)
     assert "The first 500 of 600 images; bounds.csv has all." in page.text
     assert "The first 500 of 600; result.json has all." in page.text

@@ -265,9 +265,9 @@ def test_a_quick_look_before(name: str) -> None:
     unsafe = 0
     for share in (0.02, 0.3):
         case = balanced(DEEP[name], 2, 2, share)
-        windowed = ground_with_labels(case, 3)
+        windowed = ground_with_labels(case, 2)
         cells, pairs = near_of(windowed)
-        images = torch.tensor([2, 0, 1])
+        images = torch.tensor([1, 0])
         quick = hulls(coarse_ranges(windowed, images, cells), cells)
         together = overlapping_pairs(windowed, images, cells, pairs, quick)
         parted = overlapping_pairs(replace(windowed, budget=1), images, cells, pairs, quick)
