@@ -14,6 +14,7 @@ from l0tre.domain import make_domain, make_grid
 from l0tre.exhaustive.grid_scan import make_level, scan
 from l0tre.exhaustive.subsets import unrank
 from l0tre.memory import Batcher
+from l0tre.objective import AllRivals
 from tests.tools import NO_ATTACK, SAMPLE_BYTES, brute_force, plain_network, tiny_module
 
 MANY = settings(max_examples=80, deadline=None, derandomize=True)
@@ -71,7 +72,7 @@ def test_sensitivities_equal_brute_force(kind: str, seed: int, t: int, rows: int
     labels = module(images).argmax(1)
     level = make_level(domain, make_grid(domain, axes[1]), t)
     batcher = Batcher(plain_network(module, shape, sample_bytes=1), rows)
-    chunk = scan(batcher, level, images.flatten(1), labels, 0, level.sets)
+    chunk = scan(batcher, level, images.flatten(1), AllRivals(labels), 0, level.sets)
     for row in range(2):
         exact = brute_force(module, images[row], int(labels[row]), domain, axes)
         for number, groups in enumerate(unrank(torch.arange(level.sets), domain.groups, t).tolist()):

@@ -174,7 +174,7 @@ def test_the_time_budget_and_the_caller_end_the_search_early() -> None:
 def test_a_time_budget_that_is_no_time_is_refused() -> None:
     network = _linear([[0.0, 0.0], [1.0, 0.0]], [1.0, 0.0])
     for budget in (float("nan"), -1.0):
-        with pytest.raises(ConfigError, match="time budget"):
+        with pytest.raises(ConfigError, match="time_budget"):
             l0tre.evaluate(network, torch.zeros(1, 2), [0], time_budget=budget)
 
 
@@ -190,7 +190,7 @@ def test_verify_answers() -> None:
     assert unknown.answer == "unknown"
     assert "the time is over at level" in unknown.reason
     assert unknown.timed_out
-    with pytest.raises(ConfigError, match="radius is 0"):
+    with pytest.raises(ConfigError, match="`radius` is 0"):
         l0tre.verify(network, image, 0, radius=0)
     with pytest.raises(ConfigError, match="only 3 features"):
         l0tre.verify(network, image, 0, radius=4)
