@@ -159,17 +159,17 @@ def overlap(a: Span, b: Span) -> Span:
 
 def is_curve(operation: Operation) -> bool:
     """Whether an operation is elementwise and not linear."""
-    return isinstance(KINDS[operation.kind], Curve)
+    return isinstance(KINDS.get(operation.kind), Curve)
 
 
 def selects(operation: Operation) -> bool:
     """Whether every output of an operation is one of its inputs, as with a max pool."""
-    return isinstance(KINDS[operation.kind], Selection)
+    return isinstance(KINDS.get(operation.kind), Selection)
 
 
 def bends_in_place(operation: Operation) -> bool:
     """Whether a local operation is not linear."""
-    return isinstance(KINDS[operation.kind], Curve | Selection)
+    return isinstance(KINDS.get(operation.kind), Curve | Selection)
 
 
 def local_place(operation: Operation) -> Local:
