@@ -25,6 +25,8 @@ CURVES = [
     *(operation("leaky_relu", slope=slope) for slope in (0.1, 0.0, 1.0, 1.5, -0.5)),
     operation("sigmoid"),
     operation("tanh"),
+    *(operation("elu", alpha=alpha) for alpha in (0.0, 0.3, 1.0, 1.7)),
+    *(operation(kind) for kind in ("softplus", "silu", "gelu", "gelu_tanh", "hard_swish")),
 ]
 
 

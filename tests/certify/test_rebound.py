@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from l0tre.certify.checker.check import spread_of
 from l0tre.certify.checker.cover import make_regions, make_tree
+from l0tre.certify.checker.curves import CURVES
 from l0tre.certify.checker.lines import make_lines
 from l0tre.certify.checker.margins import lower_margins, make_bounder
 from l0tre.domain import make_domain
@@ -94,6 +95,8 @@ LINES = [
     single("clip", low=1.0, high=-1.0),
     single("sigmoid"),
     single("tanh"),
+    *(single("elu", alpha=alpha) for alpha in (0.0, 0.3, 1.0, 1.7)),
+    *(single(kind) for kind in CURVES if kind != "elu"),
 ]
 
 

@@ -42,6 +42,18 @@ CASES: list[tuple[str, dict[str, Tensor], dict[str, Any], Callable[[Tensor], Ten
     ("sigmoid", {}, {}, nn.Sigmoid()),
     ("tanh", {}, {}, nn.Tanh()),
     ("clip", {}, {"low": -0.5, "high": 0.25}, nn.Hardtanh(-0.5, 0.25)),
+    ("elu", {}, {"alpha": 0.7}, nn.ELU(0.7)),
+    ("softplus", {}, {}, nn.Softplus()),
+    ("silu", {}, {}, nn.SiLU()),
+    ("gelu", {}, {}, nn.GELU()),
+    ("gelu_tanh", {}, {}, nn.GELU("tanh")),
+    ("hard_swish", {}, {}, nn.Hardswish()),
+    (
+        "slice",
+        {},
+        {"starts": (1, 0, 1), "steps": (1, 3, 2), "sizes": (1, 2, 2), "source": (2, 4, 5)},
+        lambda x: x[:, 1:, ::3, 1::2],
+    ),
     ("max_pool", {}, {**POOL, "dilation": (2, 1)}, nn.MaxPool2d((2, 3), (1, 2), (1, 1), (2, 1))),
     ("avg_pool", {}, {**POOL, "count_include_pad": True}, nn.AvgPool2d((2, 3), (1, 2), (1, 1))),
     (

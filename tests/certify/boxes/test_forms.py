@@ -19,6 +19,8 @@ BENT = [
     Operation("leaky_relu", (0,), (5,), attributes={"slope": 2.5}),
     Operation("sigmoid", (0,), (5,)),
     Operation("tanh", (0,), (5,)),
+    Operation("elu", (0,), (5,), attributes={"alpha": 1.3}),
+    *(Operation(kind, (0,), (5,)) for kind in ("softplus", "silu", "gelu", "gelu_tanh", "hard_swish")),
 ]
 NAMES = [" ".join([operation.kind, *(str(value) for value in operation.attributes.values())]) for operation in BENT]
 

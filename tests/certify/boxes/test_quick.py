@@ -75,7 +75,7 @@ def test_no_interaction_is_larger(name: str) -> None:
         assert bool((truth[found.amax(1) == 0] < 1e-9).all())
 
 
-@pytest.mark.parametrize("name", ["relu", "steep", "flat", "sigmoid", "tanh"])
+@pytest.mark.parametrize("name", ["relu", "steep", "flat", "sigmoid", "tanh", "silu", "gelu", "hard_swish"])
 def test_the_rest_of_one_operation(name: str) -> None:
     """Over a grid of own values, changes and rests, for changes of either sign."""
     slope = {"steep": 4.0, "flat": 0.25}.get(name)

@@ -23,7 +23,7 @@ __all__ = ["Piece", "Smooth", "smooth_curve"]
 
 # Values and derivatives are good to a few units in the last place of float64 for numbers of the size of the range; all
 # bounds move out by far more.
-FUNCTION_ERROR = 2.0**-44
+FUNCTION_ERROR = 2.0**-47
 SHORTEST = 1e-6  # the chord of a shorter range would be a quotient of rounding errors
 KNOTS = 2049  # of the table of each bent piece
 FAR = 32.0  # beyond, a curve is as good as linear: the table ends here
