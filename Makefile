@@ -1,4 +1,5 @@
-# Two commands a newcomer needs: `make demo` and `make test`. Both set up .venv first.
+# Commands a newcomer needs: `make demo`, `make quick` while changing something, `make test` before sending it. All set up
+# .venv first.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -21,6 +22,9 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## evaluate the bundled network on real digits and write runs/demo/report.html
 	rm -rf runs/demo
 	$(BIN)/l0tre evaluate sdnn mnist5k --resize --shuffle --limit 20 --max-t 2 --time-budget 90 --out runs/demo
+
+quick: lint types  ## under a minute: lint, types, one case of each test that is not slow
+	$(BIN)/python -m pytest -n auto --quick --ignore=tests/zoo --ignore=tests/studies --ignore=tests/adapters
 
 test: lint types unit  ## lint, type-check, run the tests
 

@@ -14,6 +14,22 @@ settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="one case of each test, and none of those marked slow")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("quick"):
+        return
+    kept: dict[tuple[Path, str], pytest.Item] = {}
+    for item in items:
+        if item.get_closest_marker("slow") is None:
+            kept.setdefault((item.path, getattr(item, "originalname", item.name)), item)
+    chosen = list(kept.values())
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    items[:] = chosen
+
+
 @pytest.fixture
 def only_sdnn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of all networks of the zoo only sdnn comes with the package."""

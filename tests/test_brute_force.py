@@ -20,6 +20,7 @@ from tests.tools import NO_ATTACK, SAMPLE_BYTES, brute_force, plain_network, tin
 MANY = settings(max_examples=80, deadline=None, derandomize=True)
 
 
+@pytest.mark.slow
 @MANY
 @given(
     kind=st.sampled_from(["dense", "conv1", "conv3"]),
@@ -57,6 +58,7 @@ def test_bounds_equal_brute_force(kind: str, seed: int, max_t: int, rows: int, a
         assert result.upper == domain.groups + 1
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(
     kind=st.sampled_from(["dense", "conv1", "conv3"]),
@@ -80,6 +82,7 @@ def test_sensitivities_equal_brute_force(kind: str, seed: int, t: int, rows: int
             assert float(chunk.score[row, number]) == pytest.approx(exact.scores[tuple(groups)], abs=1e-4)
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 100_000), features=st.integers(2, 7), classes=st.integers(2, 4))
 def test_linear_classifier_has_its_exact_distance(seed: int, features: int, classes: int) -> None:

@@ -212,6 +212,7 @@ def essence(comparison: Comparison) -> object:
     return [replace(standing, seconds=0.0) for standing in comparison.standings], comparison.pairs
 
 
+@pytest.mark.slow
 def test_compare_is_evaluate_for_each_network(tmp_path: Path) -> None:
     networks, images = two_networks()
     comparison = l0tre.compare(networks, images, guarantee="grid", out=tmp_path / "out", max_t=1)
@@ -226,6 +227,7 @@ def test_compare_is_evaluate_for_each_network(tmp_path: Path) -> None:
     assert essence(l0tre.compare(networks, images, guarantee="grid", max_t=1)) == essence(comparison)
 
 
+@pytest.mark.slow
 def test_stopped_comparisons_go_on_and_finished_networks_are_not_repeated(tmp_path: Path) -> None:
     networks, images = two_networks()
     options: dict[str, Any] = {"guarantee": "grid", "max_t": 2}

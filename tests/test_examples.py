@@ -11,6 +11,8 @@ from torch import Tensor
 import l0tre
 from l0tre.data import select
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 

@@ -36,6 +36,8 @@ from l0tre.model.onnx_operators import OPERATORS as ONNX_OPERATORS
 from l0tre.model.operations import KINDS
 from tests.certify.proving import sets_of
 
+pytestmark = pytest.mark.slow
+
 SEEDS = range(193, 235)
 # What no network gets whose batch size is open, on a CPU: torch's exporter writes the same things otherwise.
 UNREACHED = {

@@ -38,6 +38,7 @@ def test_bounds_are_monotone_and_never_cross(kind: str) -> None:
         assert snapshot.finished
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [7, 100, 5000])
 def test_a_set_gives_the_same_bounds_as_each_image_alone(rows: int) -> None:
     module, shape = tiny_module("conv1", 3)

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from dataclasses import replace
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ from l0tre.adapters import compare_attacks as module
 from l0tre.adapters.attack_picture import write_picture
 from l0tre.adapters.attack_summary import common_images, make_rows, to_dict, write_files
 from l0tre.adapters.compare_attacks import OWN, Comparison, compare, judge
-from l0tre.adapters.peers import PEERS, Peer
+from l0tre.adapters.peers import Peer
 from l0tre.domain import make_domain
 from l0tre.errors import ConfigError, DataError, MissingExtraError
 from tests.adapters.linear import SHAPE, fewest_changes, make_case, make_network
@@ -203,12 +203,9 @@ def test_what_cannot_be_compared_is_refused_before_any_work(monkeypatch: pytest.
     with pytest.raises(ConfigError, match="no masks"):
         compare(network, images, labels, domain=make_domain(SHAPE, mask=mask))
 
-    def missing() -> None:
-        raise MissingExtraError("install the extra peers")
-
-    monkeypatch.setattr(module, "PEERS", {"gone": replace(PEERS["sparse-rs"], load=missing)})
+    monkeypatch.setitem(sys.modules, "foolbox", None)  # as if it were not installed
     with pytest.raises(MissingExtraError, match="extra peers"):
-        compare(network, images, labels, peers=["gone"])
+        compare(network, images, labels, peers=["fmn-foolbox"])
 
 
 def test_the_files_hold_what_was_found(fake_comparison: Comparison, tmp_path: Path) -> None:

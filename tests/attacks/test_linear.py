@@ -34,6 +34,7 @@ def below(wanted: list[int]) -> list[int]:
     return [max(0, distance - 1) for distance in wanted]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["auto", "local"])
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(case=linear_models)
@@ -71,6 +72,7 @@ def test_many_classes_and_pixels(classes: int) -> None:
     check_result(case.module, case.images, result, case.domain)
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 2**31), shape=st.sampled_from(SHAPES), ranges=st.sampled_from(RANGES))
 def test_of_two_classes_reaching_one_is_leaving_the_other(seed: int, shape: tuple[int, ...], ranges: str) -> None:

@@ -78,6 +78,7 @@ def test_no_larger_than_the_best_corner_of_tiny_networks(kind: str, seed: int) -
             assert (int(result.distance[row]) if result.found[row] else domain.groups + 1) <= exact.distance()
 
 
+@pytest.mark.slow
 def test_never_below_the_exact_distance_over_all_real_values() -> None:
     met = set()
     for seed in [seed for seed in range(13) if random_case(seed).kind not in SMOOTH]:

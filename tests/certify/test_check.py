@@ -114,6 +114,7 @@ def planted(seed: int) -> Case:
     return Case(as_network(graph, f"planted {seed}"), image, make_domain((1, 3, 2)), 0)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10**6), st.floats(0.05, 1.0))
 @settings(max_examples=25, deadline=None)
 def test_a_planted_flip_is_never_certified(seed: int, stop: float) -> None:
@@ -189,6 +190,7 @@ def same_groups(cell: int, other: int) -> bool:
     return bool(tree.count[cell] == tree.count[other] and tree.start[cell] == tree.start[other])
 
 
+@pytest.mark.slow
 def test_every_moved_face_of_a_box_is_noticed() -> None:
     used = CASE.domain.members.shape[1]
     for row, group, column in itertools.product(range(len(WHOLE.low)), range(2), range(used)):

@@ -74,6 +74,7 @@ def margin(case: Case, x: torch.Tensor) -> float:
     return float(scores[case.label] - torch.cat([scores[: case.label], scores[case.label + 1 :]]).max())
 
 
+@pytest.mark.slow
 def test_there_are_enough_of_them() -> None:
     proofs = [made for made in (proof(*case) for case in CASES) if made is not None]
     assert len(proofs) > 20

@@ -32,6 +32,7 @@ def minimum(case: Case, groups: tuple[int, ...], low: Tensor | None = None, high
     return exact_minimum(case.graph, case.image, case.label, case.domain, groups, low, high)[0]
 
 
+@pytest.mark.slow
 @FEW
 @given(kind=st.sampled_from(["dense", "conv1"]), seed=st.integers(0, 10_000))
 def test_the_program_is_below_every_grid_point_and_attained(kind: str, seed: int) -> None:
@@ -54,6 +55,7 @@ def test_the_program_is_below_every_grid_point_and_attained(kind: str, seed: int
     assert distance <= min(grid.distance(), 3)
 
 
+@pytest.mark.slow
 @FEW
 @given(seed=st.integers(0, 10_000))
 def test_the_distance_of_a_linear_network_is_that_of_the_corners(seed: int) -> None:
@@ -186,6 +188,7 @@ def test_a_program_that_is_not_the_network_is_noticed(monkeypatch: pytest.Monkey
         minimum(case, (0,))
 
 
+@pytest.mark.slow
 def test_every_layer_and_every_domain_occurs() -> None:
     cases = [random_case(seed) for seed in SEEDS]
     operations = Counter(operation.kind for case in cases for operation in case.graph.operations)

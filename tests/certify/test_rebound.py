@@ -27,6 +27,7 @@ from tests.certify.check_cases import (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_bounds_hold_at_random_points(kind: str, seed: int) -> None:

@@ -151,6 +151,7 @@ def test_planted_changes_are_never_proved_away(shape: tuple[int, ...]) -> None:
     assert outcome.search.total == len(list(itertools.combinations(range(pixels), 3)))
 
 
+@pytest.mark.slow
 def test_boxes_against_the_exact_minimum() -> None:
     """Of random boxes and of those that searches proved."""
     compared = proved = 0

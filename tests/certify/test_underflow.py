@@ -35,6 +35,7 @@ class Chain(nn.Module):
         return result
 
 
+@pytest.mark.slow
 def test_a_chain_through_subnormal_numbers_proves_nothing(tmp_path: Path) -> None:
     own = 3.2 * 2.0**-66
     module = Chain(own)

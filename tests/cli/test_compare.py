@@ -22,6 +22,7 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> str:
 OPTIONS = ("--guarantee", "grid", "--epsilon", "0.5", "--max-t", "2", "--device", "cpu")
 
 
+@pytest.mark.slow
 def test_each_network_has_the_bounds_of_evaluate(files: Files, other: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
     result = l0tre("compare", files.model, other, files.data, *OPTIONS, "--out", out, "--json")
@@ -66,6 +67,7 @@ def test_the_text_says_order_intervals_and_misclassified_images(files: Files, ot
     assert (quiet.code, quiet.out, quiet.err) == (0, "", "")
 
 
+@pytest.mark.slow
 def test_a_stopped_comparison_goes_on(
     files: Files, other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

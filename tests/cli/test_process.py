@@ -13,6 +13,8 @@ import pytest
 
 from tests.cli.running import Files, l0tre
 
+pytestmark = pytest.mark.slow
+
 COMMAND = [sys.executable, "-c", "from l0tre.cli import main; main()"]
 PATIENCE = 240  # seconds until a process counts as stuck
 ENDLESS = "import torch\n\n\ndef f(x):\n    return torch.tensor([9.0, 0.0]) + 0 * x.flatten(1)[:, :2]\n"

@@ -215,6 +215,7 @@ def bounds(*words: str | Path) -> list[tuple[int, int]]:
     return [(image["lower"], image["upper"]) for image in json.loads(result.out)["images"]]
 
 
+@pytest.mark.slow
 def test_every_form_of_the_same_network_has_the_same_bounds(tmp_path: Path, unlabelled: Path) -> None:
     (tmp_path / "good.py").write_text(GOOD)
     found = {form: bounds(f"{tmp_path / 'good.py'}:{form}", unlabelled) for form in FORMS}

@@ -78,6 +78,7 @@ def test_case_1_makes_runs_and_tables_of_every_kind(
     assert said["dnn-0"]["width of the global interval at the end (pixels)"] == "10.8"
 
 
+@pytest.mark.slow
 def test_case_4_answers_and_goes_on_after_ctrl_c(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     line = [*words(small, tmp_path / "out", "case-4", "dnn-2,dnn-3"), "--images", "5", "--json"]
 
@@ -109,6 +110,7 @@ def test_case_4_answers_and_goes_on_after_ctrl_c(small: Path, tmp_path: Path, mo
     check_error(l0tre(*line[:-2], "3"), "5 images, not on the 3")
 
 
+@pytest.mark.slow
 def test_figures_are_drawn_later_and_on_another_machine(
     small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

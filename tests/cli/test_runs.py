@@ -51,6 +51,7 @@ def test_many_short_sessions_add_up(files: Files, run: Path) -> None:
     assert essence(shown(run)) == essence(whole)
 
 
+@pytest.mark.slow
 def test_proofs_of_many_short_sessions_add_up(files: Files, tmp_path: Path) -> None:
     run, sessions = tmp_path / "proofs", 0
     words = ("--guarantee", "certified", "--max-t", "3")

@@ -105,6 +105,7 @@ def test_digits() -> None:
     assert float(load_data("digits", scale=1).images.max()) == 16
 
 
+@pytest.mark.slow
 def test_mnist5k() -> None:
     data = load_data("mnist5k")
     assert data.images.shape == (5000, 1, 28, 28)

@@ -134,18 +134,21 @@ def _attained(chunk: Chunk, level: Level, batcher: Batcher, x: Tensor, labels: T
             assert torch.allclose(what(scores, label.expand(count)), worst[row], atol=2e-5 * size)
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None, derandomize=True)
 @given(graph=graphs(), images=st.integers(1, 2), split=st.floats(0, 1))
 def test_singles_equal_forward_passes(graph: Graph, images: int, split: float) -> None:
     _compare(graph, 1, images, split)
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(graph=graphs(), images=st.integers(1, 2), split=st.floats(0, 1))
 def test_pairs_equal_forward_passes(graph: Graph, images: int, split: float) -> None:
     _compare(graph, 2, images, split)
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None, derandomize=True)
 @given(graph=graphs(head="linear"), split=st.floats(0, 1))
 def test_triples_equal_forward_passes(graph: Graph, split: float) -> None:
@@ -284,6 +287,7 @@ def test_what_is_not_local_falls_back_with_a_reason() -> None:
     assert "reaches most" in choose_engine(network, domain, make_grid(domain, 1.0)).reason
 
 
+@pytest.mark.slow
 def test_both_ways_give_the_same_evaluation() -> None:
     module, shape = _paper_like("dnn-0")
     images = torch.rand(4, *shape, generator=torch.Generator().manual_seed(1))
@@ -341,6 +345,7 @@ def test_running_out_of_memory_falls_back_to_forward_passes(where: str, monkeypa
     assert torch.equal(scan_(0, level.sets).margin, wanted.margin)
 
 
+@pytest.mark.slow
 def test_what_is_kept_between_steps_stays_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     locality, level, batcher, x, labels = _ready()
     monkeypatch.setattr(fast, "MOST_SETS", 300)

@@ -92,6 +92,7 @@ def dense() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(12, 6), nn.BatchNorm1d(6), nn.ReLU6(), nn.Linear(6, 3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("network", "shape", "dynamic", "simple"),
     [

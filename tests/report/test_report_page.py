@@ -269,6 +269,7 @@ def test_a_run_that_was_stopped(tmp_path: Path) -> None:
     assert "The search is complete up to 3 features changed together" in page.text
 
 
+@pytest.mark.slow
 def test_size_of_a_hundred_pictures(tmp_path: Path) -> None:
     torch.manual_seed(0)
     images = torch.rand(100, 1, 28, 28)  # noise: the worst case for a PNG

@@ -28,6 +28,7 @@ def bounds(snapshot: Snapshot) -> list[tuple[int, int]]:
     return [(image.lower, image.upper) for image in snapshot.images]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("guarantee", ["grid", "certified"])
 def test_a_level_ends_as_a_search_that_stops_there(tmp_path: Path, guarantee: GuaranteeWish) -> None:
     network, images = problem()
@@ -81,6 +82,7 @@ def test_the_seconds_of_the_images_are_those_of_the_run(tmp_path: Path, guarante
     assert sum(image.seconds for image in stored.images) == pytest.approx(stored.seconds)
 
 
+@pytest.mark.slow
 def test_interruptions_change_no_level(tmp_path: Path) -> None:
     module, images = problem()
     network = plain_network(module, tuple(images.shape[1:]))

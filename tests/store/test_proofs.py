@@ -110,6 +110,7 @@ def test_a_proof_is_gone_on_with_under_its_own_tree(image: bool, tmp_path: Path)
     assert (whole.lower, whole.upper) == (0, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("image", [False, True])
 def test_under_another_tree_the_level_begins_anew(image: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the feature that flips would be among the proved ones by one tree, and not among the open ones by the other.

@@ -41,6 +41,7 @@ def _essence(result: Snapshot) -> list[object]:
     ]
 
 
+@pytest.mark.slow
 def test_stopping_after_any_step_and_resuming_changes_nothing(tmp_path: Path) -> None:
     network, images = _problem()
     whole = list(l0tre.anytime(network, images, out=tmp_path / "whole", **OPTIONS))
@@ -55,6 +56,7 @@ def test_stopping_after_any_step_and_resuming_changes_nothing(tmp_path: Path) ->
         assert _essence(read_snapshot(folder)) == _essence(whole[-1])
 
 
+@pytest.mark.slow
 def test_one_step_at_a_time_is_the_same_too(tmp_path: Path) -> None:
     network, images = _problem()
     whole = l0tre.evaluate(network, images, **OPTIONS)
@@ -74,6 +76,7 @@ for step, snapshot in enumerate(l0tre.anytime(network, images, out=sys.argv[1], 
 """
 
 
+@pytest.mark.slow
 def test_kill_9_leaves_a_run_that_ends_the_same(tmp_path: Path) -> None:
     network, images = _problem()
     whole = l0tre.evaluate(network, images, **OPTIONS)

@@ -259,6 +259,7 @@ def test_a_part_that_is_no_number_proves_nothing(bend: str, value: float, monkey
     assert bool((found.left.cells == cells[pixel]).any(1).all())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["hidden", "two hidden", "stride"])
 def test_a_quick_look_before(name: str) -> None:
     """In tables of one image each, in any order: what is proved is safe, and each image as by itself."""
