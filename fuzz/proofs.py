@@ -20,7 +20,7 @@ from l0tre.certify.checker.cover import make_regions
 from l0tre.certify.checker.cover import make_tree as make_checked_tree
 from l0tre.certify.checker.margins import lower_margins, make_bounder
 from l0tre.certify.prover import Prover, make_prover
-from l0tre.certify.regions.nodes import Nodes
+from l0tre.certify.regions.nodes import BoxNodes, CellNodes, Nodes
 from l0tre.certify.relax.bounds import bound
 from l0tre.errors import CertificateError
 from l0tre.evaluation.driver import drive
@@ -71,8 +71,10 @@ def _route(trial: Trial) -> tuple[int, list[Nodes]]:
 
     def keep(_t: int, _image: int, evidence: Evidence) -> None:
         image = torch.zeros(len(evidence.cells), dtype=torch.int64)
-        low, high = evidence.box or (None, None)
-        found.append(Nodes(image, evidence.cells, low, high))
+        if evidence.box is None:
+            found.append(CellNodes(image, evidence.cells))
+        else:
+            found.append(BoxNodes(image, evidence.cells, *evidence.box, image))
 
     steps = drive(problem, start(problem), time_budget=SECONDS, on_evidence=keep)
     for snapshot in steps:
@@ -128,7 +130,7 @@ def _probe_clusters(trial: Trial, prover: Prover, space: Space, flips: Sequence[
 
 def _complaint(check: str, space: Space, nodes: Nodes, flips: Sequence[Flip]) -> Complaint:
     row, flip = next(held(space, nodes, flips))
-    kind = "the cells" if nodes.low is None else "a box of the cells"
+    kind = "the cells" if isinstance(nodes, CellNodes) else "a box of the cells"
     return Complaint(check, f"{kind} {nodes.cells[row].tolist()} can be proved, {words(flip)}")
 
 
@@ -149,7 +151,7 @@ def _checked(trial: Trial, space: Space, nodes: Nodes) -> tuple[Tensor, Nodes]:
     """Which nodes the checker proves, and the nodes in the order of a certificate, which sorts them."""
     assert trial.network.exact is not None
     domain, label, image = trial.subject.domain, trial.target.label, trial.subject.image
-    low, high = (None if end is None else end.numpy() for end in (nodes.low, nodes.high))
+    low, high = (nodes.low.numpy(), nodes.high.numpy()) if isinstance(nodes, BoxNodes) else (None, None)
     certificate = make_certificate(
         trial.network,
         image,
@@ -167,8 +169,11 @@ def _checked(trial: Trial, space: Space, nodes: Nodes) -> tuple[Tensor, Nodes]:
     regions = make_regions(certificate, tree, domain)
     bounder = make_bounder(trial.network.exact, image, domain, torch.from_numpy(tree.groups), CPU, MEMORY)
     found = lower_margins(bounder, spread_of(regions, tree, domain, bounder), label)
-    ends = [None if low is None else torch.from_numpy(end) for end in (regions.low, regions.high)]
-    return torch.isfinite(found) & (found > 0), Nodes(nodes.image, torch.from_numpy(regions.cells), *ends)
+    proved, cells = torch.isfinite(found) & (found > 0), torch.from_numpy(regions.cells)
+    if low is None:
+        return proved, CellNodes(nodes.image, cells)
+    least, most = (torch.from_numpy(end) for end in (regions.low, regions.high))
+    return proved, BoxNodes(nodes.image, cells, least, most, torch.zeros_like(nodes.image))
 
 
 def _certificate(trial: Trial, radius: int) -> list[Complaint]:

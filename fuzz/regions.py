@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fuzz.calibrate import Flip
-from l0tre.certify.regions.nodes import Nodes
+from l0tre.certify.regions.nodes import BoxNodes, CellNodes, Nodes
 from l0tre.certify.regions.tree import Tree
 from l0tre.domain import Domain
 
@@ -54,14 +54,13 @@ def held(space: Space, nodes: Nodes, flips: Sequence[Flip]) -> Iterator[tuple[in
                 continue
             if any(len(taken[cell]) > times for cell, (times, _) in counts.items()):
                 continue
-            if nodes.low is None or nodes.high is None or _in_box(space, nodes, row, flip, image):
+            if isinstance(nodes, CellNodes) or nodes.high is None or _in_box(space, nodes, row, flip, image):
                 yield row, flip
 
 
 def _in_box(space: Space, nodes: Nodes, row: int, flip: Flip, image: np.ndarray) -> bool:
     """Whether a flip lies in the box of a node; groups that it leaves alone have the image's values."""
-    assert nodes.low is not None
-    assert nodes.high is not None
+    assert isinstance(nodes, BoxNodes)
     for slot, cell in enumerate(nodes.cells[row].tolist()):
         (group,) = space.inside[cell]
         values = space.values(flip.x if group in flip.groups else image, group)
@@ -71,7 +70,7 @@ def _in_box(space: Space, nodes: Nodes, row: int, flip: Flip, image: np.ndarray)
     return True
 
 
-def box_nodes(space: Space, flips: Sequence[Flip], t: int) -> Nodes | None:
+def box_nodes(space: Space, flips: Sequence[Flip], t: int) -> BoxNodes | None:
     """Boxes around the flips of ``t`` groups, from their whole ranges to the flip alone; none without such flips."""
     chosen = [flip for flip in flips if len(flip.groups) == t]
     if not chosen:
@@ -94,10 +93,10 @@ def box_nodes(space: Space, flips: Sequence[Flip], t: int) -> Nodes | None:
             highs.append(high)
     zeros = torch.zeros(len(cells), dtype=torch.int64)
     least_values, most_values = (torch.from_numpy(np.stack(values)) for values in (lows, highs))
-    return Nodes(zeros, torch.tensor(cells), least_values, most_values, zeros)
+    return BoxNodes(zeros, torch.tensor(cells), least_values, most_values, zeros)
 
 
-def cell_nodes(space: Space, flips: Sequence[Flip], t: int) -> Nodes | None:
+def cell_nodes(space: Space, flips: Sequence[Flip], t: int) -> CellNodes | None:
     """Nodes of cells around the flips of ``t`` groups, from the root down to the last that hold several groups."""
     rows = set()
     for flip in flips:
@@ -109,4 +108,4 @@ def cell_nodes(space: Space, flips: Sequence[Flip], t: int) -> Nodes | None:
                     rows.add(cells)
     if not rows:
         return None
-    return Nodes(torch.zeros(len(rows), dtype=torch.int64), torch.tensor(sorted(rows)))
+    return CellNodes(torch.zeros(len(rows), dtype=torch.int64), torch.tensor(sorted(rows)))

@@ -148,7 +148,8 @@ def test_a_false_success_does_not_survive_the_replay() -> None:
 
     def steady(x: Tensor) -> Tensor:
         """The source decides as for the originals, whatever changes."""
-        return module(task.images[:1].view(1, *task.domain.shape)).expand(len(x), -1)
+        scores: Tensor = module(task.images[:1].view(1, *task.domain.shape))
+        return scores.expand(len(x), -1)
 
     def lying(x: Tensor) -> Tensor:
         """Another decision as soon as anything changes."""
@@ -156,7 +157,7 @@ def test_a_false_success_does_not_survive_the_replay() -> None:
         own = steady(x)
         return torch.where(same[:, None], own, own.roll(1, 1))
 
-    task = replace(task, labels=steady(task.images).argmax(1))
+    task = replace(task, specification=AllRivals(steady(task.images).argmax(1)))
     meter = Meter(replace(network, forward=lying, reference=steady), len(task.images), MEMORY)
     outcome = carry_out(meter, task, schedule("search", True), 100, 0)
     assert int(meter.forwards.sum()) > 0

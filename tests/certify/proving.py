@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from l0tre.certify.cells.cell_search import CellSearch
-from l0tre.certify.regions.nodes import Nodes
+from l0tre.certify.regions.nodes import BoxNodes, CellNodes, Nodes
 from l0tre.certify.regions.tree import Tree, make_tree
 from l0tre.certify.relax.bounds import bound, input_ranges
 from l0tre.certify.relax.instance import Instance, make_instance
@@ -110,13 +110,13 @@ def random_cells(tree: Tree, t: int, rng: np.random.Generator, stop: float = 0.3
     return cells
 
 
-def cell_nodes(tree: Tree, t: int, rng: np.random.Generator, count: int, stop: float = 0.3) -> Nodes:
+def cell_nodes(tree: Tree, t: int, rng: np.random.Generator, count: int, stop: float = 0.3) -> CellNodes:
     """The root and random nodes of cells."""
     cells = [[1] * t, *(random_cells(tree, t, rng, stop) for _ in range(count - 1))]
-    return Nodes(torch.zeros(count, dtype=torch.int64), torch.tensor(cells))
+    return CellNodes(torch.zeros(count, dtype=torch.int64), torch.tensor(cells))
 
 
-def box_nodes(tree: Tree, domain: Domain, t: int, rng: np.random.Generator, count: int) -> Nodes:
+def box_nodes(tree: Tree, domain: Domain, t: int, rng: np.random.Generator, count: int) -> BoxNodes:
     """Random boxes of random sets; the first is a whole one, some are narrow or hold one value."""
     slots = (tree.order >= 0).nonzero()[:, 0].numpy()
     chosen = np.stack([rng.permutation(slots)[:t] for _ in range(count)])
@@ -129,7 +129,7 @@ def box_nodes(tree: Tree, domain: Domain, t: int, rng: np.random.Generator, coun
     low, high = (torch.where(used, low + share * (high - low), 0.0) for share in ends)
     cells = torch.from_numpy(chosen) + tree.slots
     depth = torch.zeros(count, dtype=torch.int64)
-    return Nodes(torch.zeros(count, dtype=torch.int64), cells, low, high, depth)
+    return BoxNodes(torch.zeros(count, dtype=torch.int64), cells, low, high, depth)
 
 
 def points_in(case: Case, tree: Tree, nodes: Nodes, row: int, rng: np.random.Generator, sets: int = 3) -> Tensor:
@@ -142,7 +142,7 @@ def points_in(case: Case, tree: Tree, nodes: Nodes, row: int, rng: np.random.Gen
             for group in rng.permutation(groups_of(tree, cell))[: cells.count(cell)]:
                 own = case.domain.members[group, : case.domain.sizes[group]]
                 places.append(own)
-                if nodes.low is None or nodes.high is None:
+                if isinstance(nodes, CellNodes) or nodes.high is None:
                     low.append(case.domain.low[own].double())
                     high.append(case.domain.high[own].double())
                 else:

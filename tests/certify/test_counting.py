@@ -23,7 +23,7 @@ from l0tre.certify.cells import cell_search as cells_module
 from l0tre.certify.cells.cell_search import CellSearch, Step
 from l0tre.certify.proof import Proof
 from l0tre.certify.prover import Prover
-from l0tre.certify.regions.nodes import Nodes, root, shares, split_boxes, split_cells
+from l0tre.certify.regions.nodes import BoxNodes, root, shares, split_boxes, split_cells
 from l0tre.certify.relax.bounds import bound
 from l0tre.errors import InternalError, L0treError, ModelError
 from l0tre.findings import Halted
@@ -256,7 +256,7 @@ def test_sets_that_are_open_twice_are_an_error(
 def test_sets_that_are_lost_are_an_error(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of every box only the lower half is kept: nothing is open in the end, and the count is not complete."""
 
-    def lower_halves(nodes: Nodes, weight: torch.Tensor) -> Nodes:
+    def lower_halves(nodes: BoxNodes, weight: torch.Tensor) -> BoxNodes:
         return split_boxes(nodes, weight).pick(slice(0, len(nodes)))
 
     network, image, label, domain = split(kind)
@@ -331,7 +331,7 @@ CHANGES: dict[str, Change] = {
     "nodes twice": lambda proof: {"fronts": proof["fronts"] * 2},
     "a node too few": lambda proof: {"fronts": tuple(part.pick(slice(1, None)) for part in proof["fronts"])},
     "cells that are none": lambda proof: {
-        "fronts": tuple(Nodes(**{**vars(part), "cells": part.cells + 10**6}) for part in proof["fronts"])
+        "fronts": tuple(replace(part, cells=part.cells + 10**6) for part in proof["fronts"])
     },
 }
 

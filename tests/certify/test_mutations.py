@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from l0tre.certify.cells import cell_search as search_module
-from l0tre.certify.regions.nodes import Nodes, root, split_boxes, split_cells
+from l0tre.certify.regions.nodes import BoxNodes, CellNodes, Nodes, root, split_boxes, split_cells
 from l0tre.certify.relax import bounds as bound_module
 from l0tre.certify.relax.plan import ReceptiveField
 from l0tre.certify.relax.relaxation import Relaxation, relax
@@ -61,13 +61,13 @@ def check_everything_is_proved() -> None:
     case = firm_case()
     outcome = pursue(start(case, 2))
     assert outcome.verdict == "safe"
-    assert any(nodes.low is None and len(nodes) for nodes, _ in outcome.proved)
-    assert any(nodes.depth is not None and int(nodes.depth.max()) > 1 for nodes, _ in outcome.proved if len(nodes))
+    assert any(isinstance(nodes, CellNodes) and len(nodes) for nodes, _ in outcome.proved)
+    assert any(isinstance(nodes, BoxNodes) and len(nodes) and int(nodes.depth.max()) > 1 for nodes, _ in outcome.proved)
     tree = outcome.search.instance.tree
     found: Counter[tuple[int, ...]] = Counter()
     for nodes, _ in outcome.proved:
         for row, cells in enumerate(nodes.cells.tolist()):
-            halvings = 0 if nodes.depth is None else int(nodes.depth[row])
+            halvings = int(nodes.depth[row]) if isinstance(nodes, BoxNodes) else 0
             for groups in sets_of(tree, cells):
                 found[groups] += 2 ** (40 - halvings)
     assert found == dict.fromkeys(itertools.combinations(range(case.domain.groups), 2), 2**40)
@@ -123,7 +123,7 @@ def too_low_a_level(patch: Patch) -> None:
 
 
 def a_dropped_cell(patch: Patch) -> None:
-    def without_last(tree: Any, nodes: Nodes) -> tuple[Nodes, Tensor]:
+    def without_last(tree: Any, nodes: CellNodes) -> tuple[CellNodes, Tensor]:
         children, parents = split_cells(tree, nodes)
         return children.pick(slice(0, -1)), parents[:-1]
 
@@ -131,7 +131,7 @@ def a_dropped_cell(patch: Patch) -> None:
 
 
 def a_dropped_box(patch: Patch) -> None:
-    def lower_halves(nodes: Nodes, weight: Tensor) -> Nodes:
+    def lower_halves(nodes: BoxNodes, weight: Tensor) -> BoxNodes:
         return split_boxes(nodes, weight).pick(slice(0, len(nodes)))
 
     patch.setattr(search_module, "split_boxes", lower_halves)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from l0tre.certify.regions.nodes import Nodes, join, root, shares, split_boxes, split_cells
+from l0tre.certify.regions.nodes import BoxNodes, CellNodes, join, root, shares, split_boxes, split_cells
 from l0tre.certify.regions.tree import Tree, make_tree
 from l0tre.domain import make_domain
 from tests.certify.proving import CPU, box_nodes, cell_nodes, groups_of, sets_of
@@ -26,7 +26,7 @@ TREES = {
 }
 
 
-def every_node(tree: Tree, t: int, seed: int) -> Nodes:
+def every_node(tree: Tree, t: int, seed: int) -> CellNodes:
     """Many random nodes with a cell to split."""
     nodes = cell_nodes(tree, t, np.random.default_rng(seed), 40, 0.15)
     return nodes.pick((tree.sizes[nodes.cells] > 1).any(1))
@@ -84,8 +84,8 @@ def test_shares_count_sets(name: str, t: int) -> None:
         assert isinstance(counted[image], Fraction)
 
 
-def random_weights(nodes: Nodes, random: torch.Generator) -> Tensor:
-    assert nodes.low is not None
+def random_weights(nodes: BoxNodes, random: torch.Generator) -> Tensor:
+    assert isinstance(nodes, BoxNodes)
     weights = torch.randn(nodes.low.shape, dtype=torch.float64, generator=random)
     weights[: len(nodes) // 2] = 0.0  # nothing matters
     return weights
@@ -99,20 +99,15 @@ def test_boxes_are_parted_and_counted() -> None:
     for depth in range(1, 6):
         children = split_boxes(nodes, random_weights(nodes, random))
         assert len(children) == 2 * len(nodes)
-        assert nodes.low is not None
-        assert nodes.high is not None
-        assert children.low is not None
-        assert children.high is not None
+        assert isinstance(nodes, BoxNodes)
+        assert isinstance(children, BoxNodes)
         lower, upper = children.pick(slice(0, len(nodes))), children.pick(slice(len(nodes), None))
         for half in (lower, upper):
             assert torch.equal(half.cells, nodes.cells)
             assert torch.equal(half.image, nodes.image)
-            assert half.depth is not None
             assert bool((half.depth == depth).all())
-        assert lower.low is not None
-        assert lower.high is not None
-        assert upper.low is not None
-        assert upper.high is not None
+        assert isinstance(lower, BoxNodes)
+        assert isinstance(upper, BoxNodes)
         # They meet in one plane and are else the parent's box.
         assert torch.equal(lower.low, nodes.low)
         assert torch.equal(upper.high, nodes.high)
@@ -127,15 +122,14 @@ def test_boxes_are_parted_and_counted() -> None:
 def test_the_value_that_matters_most_is_halved() -> None:
     low, high = torch.zeros(1, 2, 2, dtype=torch.float64), torch.ones(1, 2, 2, dtype=torch.float64)
     high[0, 0, 1] = 0.0
-    nodes = Nodes(torch.zeros(1, dtype=torch.int64), torch.tensor([[4, 5]]), low, high, torch.zeros(1))
+    nodes = BoxNodes(torch.zeros(1, dtype=torch.int64), torch.tensor([[4, 5]]), low, high, torch.zeros(1))
     weight = torch.tensor([[[0.1, 9.0], [-0.5, 0.2]]], dtype=torch.float64)
     upper = split_boxes(nodes, weight).low
-    assert upper is not None
     assert upper[1].tolist() == [[0.0, 0.0], [0.5, 0.0]]
 
 
 def test_ranks_number_equal_cells() -> None:
-    nodes = Nodes(torch.zeros(2, dtype=torch.int64), torch.tensor([[4, 4, 4, 5], [4, 5, 5, 6]]))
+    nodes = CellNodes(torch.zeros(2, dtype=torch.int64), torch.tensor([[4, 4, 4, 5], [4, 5, 5, 6]]))
     assert nodes.ranks().tolist() == [[0, 1, 2, 0], [0, 0, 1, 0]]
 
 
@@ -147,4 +141,4 @@ def test_parts_are_joined_and_picked() -> None:
         assert torch.equal(getattr(again, name), getattr(boxes, name))
     cells = root(1, 3, CPU)
     assert join([cells, cells]).cells.tolist() == [[1, 1, 1]] * 2
-    assert join([cells, cells]).low is None
+    assert isinstance(join([cells, cells]), CellNodes)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from l0tre.certify.cells.cell_search import CellSearch
+from l0tre.certify.regions.nodes import BoxNodes
 from l0tre.certify.relax.bounds import bound
 from l0tre.certify.relax.instance import make_instance
 from l0tre.memory import Batcher
@@ -162,13 +163,14 @@ def test_boxes_against_the_exact_minimum() -> None:
             continue
         outcome = pursue(start(case, t), 20)
         instance = outcome.search.instance
-        boxes = [nodes.pick(slice(0, 2)) for nodes, _ in outcome.proved if nodes.low is not None and len(nodes)][:2]
+        boxes = [nodes.pick(slice(0, 2)) for nodes, _ in outcome.proved if isinstance(nodes, BoxNodes) and len(nodes)][
+            :2
+        ]
         for nodes in [*boxes, box_nodes(instance.tree, case.domain, t, rng, 3)]:
             bounds = bound(instance, nodes, ROWS)
             for row in range(len(nodes)):
                 groups = instance.tree.order[nodes.cells[row] - instance.tree.slots].tolist()
-                assert nodes.low is not None
-                assert nodes.high is not None
+                assert isinstance(nodes, BoxNodes)
                 truth, _ = exact_minimum(
                     case.graph, case.image, case.label, case.domain, groups, nodes.low[row], nodes.high[row]
                 )

@@ -116,7 +116,9 @@ def test_ranges_without_an_end_prove_nothing(kind: str, low: float, high: float)
     operation = Operation(kind, (0,), (1,), {}, {"alpha": 1.0} if kind == "elu" else {})
     ends = [torch.tensor([end], dtype=torch.float64) for end in (low, high)]
     assert all(not bool(part.isfinite().all()) for part in bounds_of(operation).interval(operation, *ends))
-    assert all(not bool(part.isfinite().all()) for part in bounds_of(operation).lines(operation, *ends, None)[2:])
+    assert all(
+        not bool(part.isfinite().all()) for part in bounds_of(operation).lines(operation, ends[0], ends[1], None)[2:]
+    )
 
 
 @pytest.mark.parametrize("kind", ["silu", "gelu", "gelu_tanh"])

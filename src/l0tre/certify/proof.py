@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-from l0tre.certify.regions.nodes import Nodes
+from l0tre.certify.regions.nodes import BoxNodes, Nodes
 
 __all__ = ["ARITHMETIC", "Proof"]
 
@@ -51,4 +51,4 @@ class Proof:
     @property
     def boxed(self) -> bool:
         """Whether only boxes of values are left, which any search can go on with."""
-        return bool(self.fronts) and all(part.low is not None for part in self.fronts)
+        return bool(self.fronts) and all(isinstance(part, BoxNodes) for part in self.fronts)

@@ -11,6 +11,7 @@ from l0tre.certify.boxes.box_search import BoxSearch
 from l0tre.certify.cells.cell_search import CellSearch, Step
 from l0tre.certify.proof import Proof
 from l0tre.certify.prover import Prover
+from l0tre.certify.regions.nodes import BoxNodes
 from l0tre.errors import InternalError
 from l0tre.findings import Evidence, Findings, Halted
 from l0tre.objective import Specification
@@ -145,7 +146,7 @@ class ProofSearch:
         for row in step.proved.image.unique().tolist():
             own = step.proved.image == row
             nodes = step.proved.pick(own)
-            box = None if nodes.low is None or nodes.high is None else (nodes.low, nodes.high)
+            box = (nodes.low, nodes.high) if isinstance(nodes, BoxNodes) else None
             found.append(Evidence(row, nodes.cells, box, step.bounds[own]))
         return found
 

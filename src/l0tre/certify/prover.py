@@ -11,7 +11,7 @@ from l0tre.certify.boxes.window_forms import LocalNetwork, make_local
 from l0tre.certify.boxes.windowed import make_windowed
 from l0tre.certify.cells.cell_search import CellSearch
 from l0tre.certify.proof import Proof
-from l0tre.certify.regions.nodes import shares
+from l0tre.certify.regions.nodes import CellNodes, shares
 from l0tre.certify.regions.tree import Tree, make_tree
 from l0tre.certify.relax.instance import make_instance, one_pixel_each, table_size
 from l0tre.certify.relax.plan import Plan, make_plan
@@ -83,7 +83,9 @@ class Prover:
         if not proof.partial or (proof.t, proof.total, proof.tree) != (t, sets, self.tree.digest):
             return False
         for part in proof.fronts:
-            least, most = (1, 2 * self.tree.slots) if part.low is None else (self.tree.slots, 2 * self.tree.slots)
+            least, most = (
+                (1, 2 * self.tree.slots) if isinstance(part, CellNodes) else (self.tree.slots, 2 * self.tree.slots)
+            )
             if not bool(((part.cells >= least) & (part.cells < most)).all()):
                 return False
         return proof.proved + sum(shares(self.tree, part)[0] for part in proof.fronts if len(part)) == sets

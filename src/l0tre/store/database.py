@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from l0tre.certify.proof import Proof
-from l0tre.certify.regions.nodes import Nodes
+from l0tre.certify.regions.nodes import BoxNodes, CellNodes, Nodes
 from l0tre.errors import StoreError
 from l0tre.evaluation.results import Excluded, HistoryPoint, ImageBounds, Witness
 from l0tre.exhaustive.progress import GridProgress
@@ -235,28 +235,28 @@ def front_bytes(proof: Proof) -> bytes:
     """The open nodes of a proof as an .npz archive."""
     arrays: dict[str, np.ndarray] = {}
     for nodes in proof.fronts:
-        kind = "cells" if nodes.low is None else "boxes"
+        kind = "cells" if isinstance(nodes, CellNodes) else "boxes"
         arrays[f"{kind}_cells"] = nodes.cells.numpy().astype(np.int32)
-        for name in ("low", "high", "depth"):
-            values = getattr(nodes, name)
-            if values is not None:
-                arrays[f"{kind}_{name}"] = values.numpy()
+        if isinstance(nodes, BoxNodes):
+            arrays |= {f"{kind}_{name}": getattr(nodes, name).numpy() for name in ("low", "high", "depth")}
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **arrays)
     return buffer.getvalue()
 
 
 def _fronts(data: bytes, t: int) -> tuple[Nodes, ...]:
-    fronts = []
+    fronts: list[Nodes] = []
     with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
         for kind in ("cells", "boxes"):
             if f"{kind}_cells" not in arrays:
                 continue
             cells = torch.from_numpy(arrays[f"{kind}_cells"].astype(np.int64)).reshape(-1, t)
-            rest = [
-                torch.from_numpy(arrays[f"{kind}_{n}"]) for n in ("low", "high", "depth") if f"{kind}_{n}" in arrays
-            ]
-            fronts.append(Nodes(torch.zeros(len(cells), dtype=torch.int64), cells, *rest))
+            image = torch.zeros(len(cells), dtype=torch.int64)
+            if kind == "cells":
+                fronts.append(CellNodes(image, cells))
+            else:
+                low, high, depth = (torch.from_numpy(arrays[f"{kind}_{name}"]) for name in ("low", "high", "depth"))
+                fronts.append(BoxNodes(image, cells, low, high, depth))
     return tuple(fronts)
 
 

@@ -16,7 +16,7 @@ from l0tre.certify.boxes.pair_forms import PixelForms, make_singles
 from l0tre.certify.boxes.windowed import Windowed
 from l0tre.certify.cells.cell_search import CellSearch
 from l0tre.certify.prover import Prover, make_prover
-from l0tre.certify.regions.nodes import Nodes, join, shares
+from l0tre.certify.regions.nodes import BoxNodes, join, shares
 from l0tre.domain import Domain, make_domain
 from l0tre.memory import Batcher
 from l0tre.model.graph import Graph, run
@@ -120,7 +120,7 @@ def pixel_sets(windowed: Windowed, t: int, draw: random.Random, most: int) -> li
     return sorted(found)
 
 
-def nodes_of(windowed: Windowed, sets: Sequence[Sequence[int]], image: Tensor, share: Tensor) -> Nodes:
+def nodes_of(windowed: Windowed, sets: Sequence[Sequence[int]], image: Tensor, share: Tensor) -> BoxNodes:
     """Boxes of sets of pixels; ``share`` float64 ``[2, sets, t, width]`` places their ends in the ranges, 0 to 1."""
     instance = windowed.instance
     assert instance.slot_of_pixel is not None
@@ -131,12 +131,12 @@ def nodes_of(windowed: Windowed, sets: Sequence[Sequence[int]], image: Tensor, s
         for part in (instance.images, instance.down, instance.up)
     )
     low, high = (own + down + end * (up - down) for end in share.sort(0).values)
-    return Nodes(image, slots + instance.tree.slots, low, high, torch.zeros_like(image))
+    return BoxNodes(image, slots + instance.tree.slots, low, high, torch.zeros_like(image))
 
 
 def random_boxes(
     windowed: Windowed, sets: Sequence[Sequence[int]], generator: torch.Generator, width: float | None = None
-) -> Nodes:
+) -> BoxNodes:
     """Boxes of random images: whole ranges, parts of them, at their ends; or of a given width, relative to ranges."""
     image = torch.randint(len(windowed.instance.images), (len(sets),), generator=generator)
     shape = (2, len(sets), len(sets[0]), windowed.instance.members.shape[1])
@@ -158,10 +158,8 @@ def directions(variables: int, generator: torch.Generator, most: int = 32) -> Te
     return torch.cat([corners, inside, torch.zeros(1, variables, dtype=torch.float64)])
 
 
-def inputs_at(windowed: Windowed, nodes: Nodes, u: Tensor) -> Tensor:
+def inputs_at(windowed: Windowed, nodes: BoxNodes, u: Tensor) -> Tensor:
     """The inputs of boxes at ``u`` ``[points, variables]``, float64 ``[nodes, points, values]``."""
-    assert nodes.low is not None
-    assert nodes.high is not None
     instance = windowed.instance
     members = instance.members[nodes.cells - instance.tree.slots].flatten(1)
     middle, half = (nodes.low + nodes.high).flatten(1) / 2, (nodes.high - nodes.low).flatten(1) / 2
@@ -170,7 +168,7 @@ def inputs_at(windowed: Windowed, nodes: Nodes, u: Tensor) -> Tensor:
     return x.scatter(2, members[:, None].expand(-1, len(u), -1), values)[..., :-1]
 
 
-def margins_at(case: Case, windowed: Windowed, nodes: Nodes, u: Tensor) -> Tensor:
+def margins_at(case: Case, windowed: Windowed, nodes: BoxNodes, u: Tensor) -> Tensor:
     """The true margins of boxes at ``u``, float64 ``[nodes, points, classes - 1]``."""
     assert case.network.exact is not None
     x = inputs_at(windowed, nodes, u)
@@ -184,7 +182,7 @@ def margins_at(case: Case, windowed: Windowed, nodes: Nodes, u: Tensor) -> Tenso
     return torch.stack(rows)
 
 
-def features_at(windowed: Windowed, nodes: Nodes, u: Tensor) -> Tensor:
+def features_at(windowed: Windowed, nodes: BoxNodes, u: Tensor) -> Tensor:
     """True differences of what carried items are about, ``[nodes, points, features]``."""
     local, instance = windowed.local, windowed.instance
     graph = Graph(local.plan.graph.operations[: local.plan.tail])
@@ -226,7 +224,7 @@ def every_set(windowed: Windowed, t: int) -> list[tuple[int, ...]]:
     return list(itertools.combinations((slots >= 0).nonzero()[:, 0].tolist(), t))
 
 
-def whole_boxes(windowed: Windowed, sets: Sequence[Sequence[int]], image: int = 0) -> Nodes:
+def whole_boxes(windowed: Windowed, sets: Sequence[Sequence[int]], image: int = 0) -> BoxNodes:
     """The whole ranges of sets of pixels."""
     share = torch.zeros(2, len(sets), len(sets[0]), windowed.instance.members.shape[1], dtype=torch.float64)
     share[1] = 1.0

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from l0tre.certify.boxes.range_parts import Found, full_boxes
 from l0tre.certify.boxes.windowed import Windowed
-from l0tre.certify.regions.nodes import Nodes, shares
+from l0tre.certify.regions.nodes import BoxNodes, shares
 from tests.certify.boxes.cases import cluster_search, directions, inputs_at, margins_at, several
 from tests.certify.oracle import exact_minimum
 from tests.certify.random_networks import Case
@@ -18,9 +18,6 @@ from tests.certify.random_networks import Case
 def check_counts(windowed: Windowed, found: Found, total: int, images: Sequence[int]) -> None:
     """Each of ``total`` sets is proved or left exactly once: the boxes of a set are different cells of one grid."""
     tree = windowed.instance.tree
-    assert found.left.low is not None
-    assert found.left.high is not None
-    assert found.left.depth is not None
     left = shares(tree, found.left) if len(found.left) else {}
     assert set(left) <= set(images)
     assert all(isinstance(proved, Fraction) for proved in found.proved)
@@ -35,8 +32,6 @@ def check_counts(windowed: Windowed, found: Found, total: int, images: Sequence[
     for image in found.left.image.unique().tolist():
         own = (found.left.image == image).nonzero()[:, 0]
         whole = full_boxes(windowed, image, found.left.cells[own])
-        assert whole.low is not None
-        assert whole.high is not None
         used = (whole.high > whole.low).flatten(1)
         extent = (found.left.high[own] - found.left.low[own]).flatten(1) / (whole.high - whole.low).flatten(1)
         volume = torch.where(used, extent, 1.0).prod(1)
@@ -44,10 +39,8 @@ def check_counts(windowed: Windowed, found: Found, total: int, images: Sequence[
         assert bool(((found.left.low[own] >= whole.low) & (found.left.high[own] <= whole.high)).all())
 
 
-def covers(windowed: Windowed, left: Nodes, boxes: Nodes, row: int, points: Tensor) -> Tensor:
+def covers(windowed: Windowed, left: BoxNodes, boxes: BoxNodes, row: int, points: Tensor) -> Tensor:
     """Which inputs ``[points, values]`` of a set lie in boxes that are left, bool ``[points]``."""
-    assert left.low is not None
-    assert left.high is not None
     same = (left.cells.sort(1).values == boxes.cells[row].sort().values).all(1) & (left.image == boxes.image[row])
     inside = torch.zeros(len(points), dtype=torch.bool)
     padded = torch.nn.functional.pad(points, (0, 1))
@@ -58,7 +51,7 @@ def covers(windowed: Windowed, left: Nodes, boxes: Nodes, row: int, points: Tens
     return inside
 
 
-def check_safe(case: Case, windowed: Windowed, found: Found, boxes: Nodes) -> tuple[int, int]:
+def check_safe(case: Case, windowed: Windowed, found: Found, boxes: BoxNodes) -> tuple[int, int]:
     """Every input that changes the decision is left; returns how many sets have one, and how many are not left.
 
     Args:
@@ -82,7 +75,7 @@ def check_safe(case: Case, windowed: Windowed, found: Found, boxes: Nodes) -> tu
     return len(unsafe), len(boxes) - len(kept)
 
 
-def check_oracle(case: Case, windowed: Windowed, found: Found, boxes: Nodes, most: int) -> None:
+def check_oracle(case: Case, windowed: Windowed, found: Found, boxes: BoxNodes, most: int) -> None:
     """The sets that are nowhere left and come closest to a change, by an exact program: they are safe."""
     kept = {tuple(sorted(cells)) for cells in found.left.cells[found.left.image == boxes.image[0]].tolist()}
     gone = [row for row, cells in enumerate(boxes.cells.tolist()) if tuple(sorted(cells)) not in kept]

@@ -74,7 +74,6 @@ def test_every_pair_is_proved_or_left_and_what_is_proved_is_safe(
         check_counts(windowed, found, len(pairs), [image])
         bad, gone = check_safe(case, windowed, found, full_boxes(windowed, image, cells[pairs]))
         unsafe, proved = unsafe + bad, proved + gone
-        assert found.left.depth is not None
         assert set(found.left.depth.tolist()) <= {2 * halvings[-1]}
         assert found.bounded[0] >= len(pairs)
         if halvings == HALVINGS[-1] and image == 0:
@@ -201,8 +200,6 @@ def test_batches_of_one_give_the_same(name: str, monkeypatch: pytest.MonkeyPatch
         assert found.proved == many.proved
         assert found.bounded == many.bounded
         assert torch.equal(found.left.cells, many.left.cells)
-        assert found.left.low is not None
-        assert many.left.low is not None
         assert torch.equal(found.left.low, many.left.low)
 
 
@@ -237,7 +234,6 @@ def test_too_many_pairs_stay_as_they_are(most: int, level: int, monkeypatch: pyt
     found = one_image(windowed, 0, cells, pairs)
     check_counts(windowed, found, len(pairs), [0])
     check_safe(case, windowed, found, full_boxes(windowed, 0, cells[pairs]))
-    assert found.left.depth is not None
     assert len(found.left) <= max(most, len(pairs))
     assert set(found.left.depth.tolist()) == {2 * level}
     assert found.proved[0] < usual.proved[0]
@@ -294,8 +290,6 @@ def test_a_leaf_that_is_no_number_never_vanishes(
 def check_left(windowed: Windowed, cells: Tensor, found: Found, pixel: int, number: int) -> None:
     """All that is left are pairs with one part of one pixel's range."""
     single = pair_boxes(windowed, 0, cells, torch.tensor([[pixel, pixel, number, number]]), 2)
-    assert single.low is not None
-    assert found.left.low is not None
     mine = found.left.cells == cells[pixel]
     assert mine.sum(1).tolist() == [1] * len(found.left)
     assert bool((found.left.low[mine] == single.low[0, 0]).all())

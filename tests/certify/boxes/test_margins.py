@@ -14,7 +14,7 @@ from l0tre.certify.boxes import box_bounds as margins_module
 from l0tre.certify.boxes.affine_forms import AffineForms, least
 from l0tre.certify.boxes.box_bounds import lower_bounds, lower_forms
 from l0tre.certify.boxes.head import above, form_ranges, interval_margins
-from l0tre.certify.regions.nodes import Nodes, join
+from l0tre.certify.regions.nodes import BoxNodes, join
 from l0tre.certify.relax.supported import is_nonlinear
 from tests.certify.boxes.cases import (
     cluster_search,
@@ -90,10 +90,8 @@ def test_the_order_of_pixels_and_images_is_without_effect(name: str) -> None:
     windowed = ground_of(case, 3, 4)
     nodes = random_boxes(windowed, pixel_sets(windowed, 3, random.Random(0), SETS), generator)
     bounds = least(lower_forms(windowed, nodes))
-    assert nodes.low is not None
-    assert nodes.high is not None
     order = torch.tensor([2, 0, 1])
-    turned = Nodes(nodes.image, nodes.cells[:, order], nodes.low[:, order], nodes.high[:, order], nodes.depth)
+    turned = BoxNodes(nodes.image, nodes.cells[:, order], nodes.low[:, order], nodes.high[:, order], nodes.depth)
     assert torch.allclose(least(lower_forms(windowed, turned)), bounds, rtol=0, atol=1e-11)
     rows = torch.randperm(len(nodes), generator=generator)
     assert torch.allclose(least(lower_forms(windowed, nodes.pick(rows))), bounds[rows], rtol=0, atol=1e-11)
@@ -104,7 +102,7 @@ def test_the_order_of_pixels_and_images_is_without_effect(name: str) -> None:
         alone = cluster_search(case, 3, images[image : image + 1], labels[image : image + 1]).windowed
         own = nodes.image == image
         moved = nodes.pick(own)
-        moved = Nodes(torch.zeros_like(moved.image), moved.cells, moved.low, moved.high, moved.depth)
+        moved = BoxNodes(torch.zeros_like(moved.image), moved.cells, moved.low, moved.high, moved.depth)
         assert torch.allclose(least(lower_forms(alone, moved)), bounds[own], rtol=0, atol=1e-11)
 
 
@@ -114,14 +112,12 @@ def test_boxes_that_are_no_numbers_have_no_finite_bound(name: str, value: float)
     case, generator = make_case(RECIPES[name], 0), torch.Generator().manual_seed(1)
     windowed = ground_of(case, 2, 1)
     nodes = random_boxes(windowed, pixel_sets(windowed, 2, random.Random(0), 20), generator)
-    assert nodes.low is not None
-    assert nodes.high is not None
     for part in (nodes.low, nodes.high):
         wrong = part.clone()
         wrong[:, 0, 0] = value
-        broken = Nodes(nodes.image, nodes.cells, wrong if part is nodes.low else nodes.low, nodes.high, nodes.depth)
+        broken = BoxNodes(nodes.image, nodes.cells, wrong if part is nodes.low else nodes.low, nodes.high, nodes.depth)
         if part is nodes.high:
-            broken = Nodes(nodes.image, nodes.cells, nodes.low, wrong, nodes.depth)
+            broken = BoxNodes(nodes.image, nodes.cells, nodes.low, wrong, nodes.depth)
         assert not bool(torch.isfinite(least(lower_forms(windowed, broken))).all(1).any())
         assert not bool(torch.isfinite(lower_bounds(windowed, broken)[0]).all(1).any())
 

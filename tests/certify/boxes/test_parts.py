@@ -13,17 +13,15 @@ from l0tre.certify.boxes import range_parts as parts_module
 from l0tre.certify.boxes.box_bounds import box_items
 from l0tre.certify.boxes.range_parts import children, full_boxes, halved, look, pair_boxes, too_many
 from l0tre.certify.boxes.windowed import Windowed
-from l0tre.certify.regions.nodes import Nodes
+from l0tre.certify.regions.nodes import BoxNodes
 from tests.certify.boxes.cases import all_cells, ground_of, make_case
 from tests.certify.boxes.recipes import DEEP
 
 Box = tuple[Tensor, Tensor]
 
 
-def ends_of(nodes: Nodes) -> Box:
+def ends_of(nodes: BoxNodes) -> Box:
     """Lowest and highest values ``[nodes, t * width]``."""
-    assert nodes.low is not None
-    assert nodes.high is not None
     return nodes.low.flatten(1), nodes.high.flatten(1)
 
 
@@ -51,10 +49,7 @@ def test_full_boxes_hold_the_whole_ranges_of_free_values() -> None:
     sets = torch.stack([cells, cells.roll(1)], 1)
     nodes = full_boxes(windowed, 1, sets)
     assert nodes.image.tolist() == [1] * len(cells)
-    assert nodes.depth is not None
     assert not bool(nodes.depth.any())
-    assert nodes.low is not None
-    assert nodes.high is not None
     for row, cell in ((row, cell) for row in range(len(cells)) for cell in (0, 1)):
         group = int(windowed.instance.tree.order[sets[row, cell] - windowed.instance.tree.slots])
         size = int(domain.sizes[group])
@@ -74,7 +69,6 @@ def test_halves_are_laid_out_as_they_are_numbered(name: str) -> None:
         before, after = halved(whole, times), halved(whole, times + 1)
         assert torch.equal(after.cells.view(-1, count, 1), cells.expand(2 ** (times + 1), -1, -1))
         assert after.image.tolist() == [1] * len(after)
-        assert after.depth is not None
         assert set(after.depth.tolist()) == {times + 1}
         (low, high), (down, up) = ends_of(before), ends_of(after)
         half = 2**times * count
@@ -120,7 +114,6 @@ def test_pairs_of_parts_tile_pairs_of_ranges(name: str) -> None:
         nodes = pair_boxes(windowed, 1, cells, open_, level)
         assert torch.equal(nodes.cells, cells[open_[:, :2]])
         assert nodes.image.tolist() == [1] * len(open_)
-        assert nodes.depth is not None
         assert nodes.depth.tolist() == [2 * level] * len(open_)
         low, high = ends_of(nodes)
         each = len(open_) // len(pairs)

@@ -19,7 +19,7 @@ from l0tre.certify.boxes import overlapping_pairs as near_module
 from l0tre.certify.boxes.box_bounds import lower_bounds
 from l0tre.certify.boxes.box_search import BoxSearch
 from l0tre.certify.boxes.windowed import Windowed
-from l0tre.certify.regions.nodes import Nodes, split_boxes
+from l0tre.certify.regions.nodes import BoxNodes, CellNodes, split_boxes
 from l0tre.errors import ModelError
 from l0tre.findings import Halted
 from l0tre.model.graph import Graph
@@ -185,7 +185,7 @@ def test_a_search_goes_on_from_what_is_left(name: str, t: int, monkeypatch: pyte
     images, labels = torch.stack([case.image, case.image]), [case.label, case.label]
     fronts, proved = cluster_search(case, t).left(0), Fraction(0)
     assert len(fronts) == 1
-    assert fronts[0].low is None
+    assert isinstance(fronts[0], CellNodes)
     for number in range(400):
         row = number % 2
         search = cluster_search(case, t, images, labels)
@@ -277,7 +277,7 @@ def test_images_are_surveyed_a_few_at_a_time(
         sizes.append(len(step.nodes))
         for image in range(5):
             known = image in seen
-            assert (search.left(image) != () and search.left(image)[0].low is None) == (not known)
+            assert (search.left(image) != () and isinstance(search.left(image)[0], CellNodes)) == (not known)
             if image in step.nodes:
                 assert step.shares[image] + share_left(search, image) == search.total
     assert sorted(seen) == list(range(5))
@@ -359,7 +359,7 @@ def test_weights_that_are_no_numbers_prove_nothing(name: str, value: float) -> N
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_bounds_that_are_no_numbers_prove_nothing(value: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(windowed: Windowed, nodes: Nodes) -> tuple[Tensor, Tensor]:
+    def broken(windowed: Windowed, nodes: BoxNodes) -> tuple[Tensor, Tensor]:
         bounds, forms = (part.clone() for part in lower_bounds(windowed, nodes))
         bounds[:, 0] = value
         return bounds, forms
@@ -375,7 +375,7 @@ def test_a_search_that_lost_a_box_is_never_done(monkeypatch: pytest.MonkeyPatch)
     case = balanced(RECIPES["plain"], 0, 2, 0.0, by=0.003)
     assert decide(cluster_search(case, 2)).answer == "safe"
 
-    def lower_halves(nodes: Nodes, weight: Tensor) -> Nodes:
+    def lower_halves(nodes: BoxNodes, weight: Tensor) -> BoxNodes:
         return split_boxes(nodes, weight).pick(slice(0, len(nodes)))
 
     monkeypatch.setattr(search_module, "split_boxes", lower_halves)

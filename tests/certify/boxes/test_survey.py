@@ -14,7 +14,7 @@ from l0tre.certify.boxes.box_bounds import lower_forms
 from l0tre.certify.boxes.first_pass import first_pass
 from l0tre.certify.boxes.range_parts import Found
 from l0tre.certify.boxes.windowed import Windowed, can_interact
-from l0tre.certify.regions.nodes import Nodes
+from l0tre.certify.regions.nodes import BoxNodes
 from l0tre.certify.relax.interval import Interval
 from tests.certify.boxes.cases import (
     all_cells,
@@ -112,7 +112,6 @@ def test_parts_of_ranges_at_every_depth(
     windowed, found = start(case, 2)
     check_all(windowed, found, 2)
     check_safe(case, windowed, found, whole_boxes(windowed, every_set(windowed, 2)))
-    assert found.left.depth is not None
     pixels = windowed.instance.members[found.left.cells - windowed.instance.tree.slots][:, :, 0]
     close = can_interact(windowed.local, *(pixels % case.image[0].numel()).T)
     assert set(found.left.depth[close].tolist()) == {2 * near + 1}  # as they are they were not proved
@@ -200,7 +199,7 @@ def test_a_bound_that_is_no_number_proves_nothing(t: int, value: float, monkeypa
     cell = int(all_cells(windowed)[3])
     assert not bool((found.left.cells == cell).any()) or t == 3
 
-    def broken(windowed: Windowed, nodes: Nodes) -> torch.Tensor:
+    def broken(windowed: Windowed, nodes: BoxNodes) -> torch.Tensor:
         forms = lower_forms(windowed, nodes).clone()
         forms[(nodes.cells == cell).any(1).nonzero()[:1, 0], 0, 0] = value
         return forms

@@ -15,12 +15,12 @@ from l0tre.certify.boxes.affine_forms import AffineForms, least
 from l0tre.certify.boxes.head import form_ranges, interval_margins, margin_bytes, margin_forms
 from l0tre.certify.boxes.window_forms import Items, carry, item_bytes
 from l0tre.certify.boxes.windowed import Windowed, can_interact
-from l0tre.certify.regions.nodes import Nodes
+from l0tre.certify.regions.nodes import BoxNodes
 
 __all__ = ["box_items", "carry_items", "lower_bounds", "lower_forms"]
 
 
-def lower_forms(windowed: Windowed, nodes: Nodes) -> Tensor:
+def lower_forms(windowed: Windowed, nodes: BoxNodes) -> Tensor:
     """Linear lower bounds of the margins of box nodes.
 
     Args:
@@ -33,7 +33,7 @@ def lower_forms(windowed: Windowed, nodes: Nodes) -> Tensor:
     return _in_parts(windowed, nodes, lambda image, forms: (margin_forms(windowed, image, forms),))[0]
 
 
-def lower_bounds(windowed: Windowed, nodes: Nodes) -> tuple[Tensor, Tensor]:
+def lower_bounds(windowed: Windowed, nodes: BoxNodes) -> tuple[Tensor, Tensor]:
     """Lower bounds of the margins ``[nodes, classes - 1]``, the best of all ways, and :func:`lower_forms`."""
 
     def bounds(image: Tensor, forms: AffineForms) -> tuple[Tensor, ...]:
@@ -48,7 +48,7 @@ def lower_bounds(windowed: Windowed, nodes: Nodes) -> tuple[Tensor, Tensor]:
 
 
 def _in_parts(
-    windowed: Windowed, nodes: Nodes, work: Callable[[Tensor, AffineForms], tuple[Tensor, ...]]
+    windowed: Windowed, nodes: BoxNodes, work: Callable[[Tensor, AffineForms], tuple[Tensor, ...]]
 ) -> tuple[Tensor, ...]:
     """Do some work on the forms of the dense layer behind the windows, as many boxes at a time as the budget allows."""
     total = _heads(windowed, nodes)
@@ -60,7 +60,7 @@ def _in_parts(
     return tuple(torch.cat(results) for results in zip(*parts, strict=True))
 
 
-def _heads(windowed: Windowed, nodes: Nodes) -> Tensor:
+def _heads(windowed: Windowed, nodes: BoxNodes) -> Tensor:
     """Centres and radii of the dense layer's forms, ``[2, nodes, 1 + t * width, features]``."""
     items = box_items(windowed, nodes)
     t, width = items.members.shape[1:]
@@ -79,10 +79,8 @@ def _heads(windowed: Windowed, nodes: Nodes) -> Tensor:
     return total
 
 
-def box_items(windowed: Windowed, nodes: Nodes) -> Items:
+def box_items(windowed: Windowed, nodes: BoxNodes) -> Items:
     """Box nodes as items, all their pixels together."""
-    assert nodes.low is not None
-    assert nodes.high is not None
     members = windowed.instance.members[nodes.cells - windowed.instance.tree.slots]
     return Items(nodes.image, members, nodes.low, nodes.high)
 

@@ -14,7 +14,8 @@ from l0tre.certify.boxes.first_pass import first_pass
 from l0tre.certify.boxes.head import above
 from l0tre.certify.boxes.windowed import Windowed
 from l0tre.certify.cells.cell_search import NARROWEST, Step
-from l0tre.certify.regions.nodes import Nodes, join, root, shares, split_boxes
+from l0tre.certify.regions.nodes import BoxNodes, CellNodes, Nodes, root, shares, split_boxes
+from l0tre.certify.regions.stack import kept, take, without
 from l0tre.certify.relax.instance import Instance
 from l0tre.domain import Domain
 from l0tre.errors import ModelError
@@ -47,7 +48,7 @@ class BoxSearch:
         most = MOST_BOXES["cuda" if windowed.instance.images.is_cuda else "cpu"]
         self.batch = max(1, min(most, windowed.budget // per_node))
         self.fresh: list[int] = []
-        self.boxes: list[Nodes] = []
+        self.boxes: list[BoxNodes] = []
 
     @property
     def instance(self) -> Instance:
@@ -60,12 +61,12 @@ class BoxSearch:
 
     def go_on(self, image: int, fronts: Sequence[Nodes]) -> None:
         """Go on from what :meth:`left` gave, or from cells that were split without anything being proved."""
-        if any(part.low is None for part in fronts):
+        if any(isinstance(part, CellNodes) for part in fronts):
             self.begin(image)  # all sets, so that boxes beside the cells must not be added to them
             return
-        for part in fronts:
-            moved = part.to(self.instance.images.device)
-            self.boxes.append(replace(moved, image=torch.full_like(moved.image, image)))
+        self.boxes += [
+            part.to(self.instance.images.device).of_image(image) for part in fronts if isinstance(part, BoxNodes)
+        ]
 
     def open(self) -> bool:
         """Whether anything is left to prove."""
@@ -80,16 +81,12 @@ class BoxSearch:
         cpu = torch.device("cpu")
         if image in self.fresh:
             return (root(0, self.t, cpu),)
-        own = [part.pick(part.image == image) for part in self.boxes]
-        own = [replace(part, image=torch.zeros_like(part.image)) for part in own if len(part)]
-        return (join(own).to(cpu),) if own else ()
+        return kept(self.boxes, image)
 
     def drop(self, images: Sequence[int]) -> None:
         """Forget the nodes of some images."""
         self.fresh = [image for image in self.fresh if image not in images]
-        gone = torch.tensor(list(images), device=self.instance.images.device)
-        kept = [part.pick(~torch.isin(part.image, gone)) for part in self.boxes]
-        self.boxes = [part for part in kept if len(part)]
+        self.boxes = without(self.boxes, images)
 
     @torch.inference_mode()
     def step(self) -> Step:
@@ -132,10 +129,9 @@ class BoxSearch:
             result.add(image, bounded, proved)
 
     def _bound(self, result: "_Tally") -> None:
-        nodes = self.boxes.pop()
-        if len(nodes) > self.batch:
-            self.boxes.append(nodes.pick(slice(0, len(nodes) - self.batch)))
-            nodes = nodes.pick(slice(len(nodes) - self.batch, len(nodes)))
+        last = [self.boxes.pop()]  # boxes of one batch alone: those of one arrangement are bounded together
+        nodes = take(last, self.batch)
+        self.boxes += last
         bounds, forms = lower_bounds(self.windowed, nodes)
         safe = above(self.windowed, nodes.image, bounds, self.t)
         failed = (~safe).nonzero()[:, 0]
@@ -157,12 +153,10 @@ class BoxSearch:
             if count:
                 result.add(image, count, proved.get(image, Fraction(0)))
 
-    def _try_corners(self, result: "_Tally", nodes: Nodes, slopes: Tensor, worst: Tensor) -> None:
+    def _try_corners(self, result: "_Tally", nodes: BoxNodes, slopes: Tensor, worst: Tensor) -> None:
         """Run the worst corners of the worst boxes through the network itself."""
         chosen = worst.topk(min(TRIED, len(worst)), largest=False).indices
         nodes = nodes.pick(chosen)
-        assert nodes.low is not None
-        assert nodes.high is not None
         corners = torch.where(slopes[chosen] > 0, nodes.low, nodes.high)
         inputs = torch.nn.functional.pad(self.instance.images[nodes.image], (0, 1))
         inputs = inputs.scatter_(1, self._members(nodes).flatten(1), corners.flatten(1))[:, :-1].float()
@@ -170,10 +164,8 @@ class BoxSearch:
         scores = self.batcher.run(len(inputs), lambda a, b: inputs[a:b].view(-1, *shape))
         result.offer(nodes.image, self.instance.specification.pick(nodes.image).margins(scores), inputs)
 
-    def _halve(self, nodes: Nodes, slopes: Tensor) -> tuple[Nodes, set[int]]:
+    def _halve(self, nodes: BoxNodes, slopes: Tensor) -> tuple[BoxNodes, set[int]]:
         """Halve boxes; those that are too narrow hold a tie and are left out, and their images are told."""
-        assert nodes.low is not None
-        assert nodes.high is not None
         extent = nodes.high - nodes.low
         narrow = (extent / self.widths[self._members(nodes)]).amax((1, 2)) < NARROWEST
         # Slopes are those over the whole side; a side without a slope can still be the one that bends.
@@ -181,7 +173,7 @@ class BoxSearch:
         weight = weight + weight.flatten(1).mean(1)[:, None, None]
         return split_boxes(nodes.pick(~narrow), weight[~narrow]), set(nodes.image[narrow].tolist())
 
-    def _members(self, nodes: Nodes) -> Tensor:
+    def _members(self, nodes: BoxNodes) -> Tensor:
         return self.instance.members[nodes.cells - self.instance.tree.slots]
 
 

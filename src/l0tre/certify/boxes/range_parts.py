@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from l0tre.certify.boxes.windowed import Windowed
-from l0tre.certify.regions.nodes import Nodes, split_boxes
+from l0tre.certify.regions.nodes import BoxNodes, split_boxes
 
 __all__ = ["SAMPLE", "Found", "children", "full_boxes", "halved", "look", "pair_boxes", "too_many"]
 
@@ -28,28 +28,27 @@ class Found:
     """
 
     proved: list[Fraction]
-    left: Nodes
+    left: BoxNodes
     bounded: list[int]
 
 
-def full_boxes(windowed: Windowed, image: int, cells: Tensor) -> Nodes:
+def full_boxes(windowed: Windowed, image: int, cells: Tensor) -> BoxNodes:
     """Nodes of single groups ``[nodes, t]`` with the whole range of their values."""
     instance = windowed.instance
     members = instance.members[cells - instance.tree.slots]
     own = torch.nn.functional.pad(instance.images[image], (0, 1))[members]
     low, high = (own + torch.nn.functional.pad(part[image], (0, 1))[members] for part in (instance.down, instance.up))
     images = torch.full((len(cells),), image, device=cells.device)
-    return Nodes(images, cells, low, high, torch.zeros_like(images))
+    return BoxNodes(images, cells, low, high, torch.zeros_like(images))
 
 
-def halved(nodes: Nodes, times: int) -> Nodes:
+def halved(nodes: BoxNodes, times: int) -> BoxNodes:
     """Boxes halved so many times, always the longest side.
 
     Part ``p`` of box ``n`` of ``count`` is row ``p * count + n``: its lower half becomes part ``p``, its upper half
     part ``p + 2 ** times``.
     """
     for _ in range(times):
-        assert nodes.low is not None
         nodes = split_boxes(nodes, torch.ones_like(nodes.low))
     return nodes
 
@@ -74,7 +73,7 @@ def children(open_: Tensor, level: int) -> Tensor:
     return (open_[:, None] + shifts).flatten(0, 1)
 
 
-def pair_boxes(windowed: Windowed, image: int, cells: Tensor, open_: Tensor, level: int) -> Nodes:
+def pair_boxes(windowed: Windowed, image: int, cells: Tensor, open_: Tensor, level: int) -> BoxNodes:
     """Pairs of parts as nodes.
 
     Args:
@@ -85,12 +84,10 @@ def pair_boxes(windowed: Windowed, image: int, cells: Tensor, open_: Tensor, lev
         level: How often the ranges are halved.
     """
     single = halved(full_boxes(windowed, image, cells[:, None]), level)
-    assert single.low is not None
-    assert single.high is not None
     rows = open_[:, :2] + open_[:, 2:] * len(cells)
     low, high = (part[rows][:, :, 0] for part in (single.low, single.high))
     images, depth = (torch.full((len(rows),), value, device=cells.device) for value in (image, 2 * level))
-    return Nodes(images, cells[open_[:, :2]], low, high, depth)
+    return BoxNodes(images, cells[open_[:, :2]], low, high, depth)
 
 
 def look(open_: Tensor, owner: Tensor, sample: Tensor, prove: Callable[[Tensor], Tensor]) -> Tensor:

@@ -8,7 +8,8 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from l0tre.certify.regions.nodes import Nodes, join, root, shares, split_boxes, split_cells
+from l0tre.certify.regions.nodes import BoxNodes, CellNodes, Nodes, join, root, shares, split_boxes, split_cells
+from l0tre.certify.regions.stack import kept, take, without
 from l0tre.certify.relax.bounds import Bounds, batch_sizes, bound, is_proved
 from l0tre.certify.relax.concretize import box_coefficients, look_up_minima, minimizing_inputs
 from l0tre.certify.relax.instance import Instance
@@ -28,8 +29,8 @@ NARROWEST = 2.0**-24
 class Front:
     """What is left to prove for the images of a instance at one level: nodes of cells and nodes of boxes."""
 
-    cells: list[Nodes] = field(default_factory=list)
-    boxes: list[Nodes] = field(default_factory=list)
+    cells: list[CellNodes] = field(default_factory=list)
+    boxes: list[BoxNodes] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,7 @@ class CellSearch:
     def go_on(self, image: int, fronts: Sequence[Nodes]) -> None:
         """Go on from what :meth:`left` gave."""
         for part in fronts:
-            moved = part.to(self.instance.plan.device)
-            self._push(replace(moved, image=torch.full_like(moved.image, image)))
+            self._push(part.to(self.instance.plan.device).of_image(image))
 
     def open(self) -> bool:
         """Whether anything is left to prove."""
@@ -87,24 +87,16 @@ class CellSearch:
 
     def is_open(self, image: int) -> bool:
         """Whether anything is left to prove for one image; looks through all open nodes."""
-        return any(bool((part.image == image).any()) for part in (*self.front.cells, *self.front.boxes))
+        open_: list[Nodes] = [*self.front.cells, *self.front.boxes]
+        return any(bool((part.image == image).any()) for part in open_)
 
     def left(self, image: int) -> tuple[Nodes, ...]:
         """The open nodes of one image, on the CPU, with row number 0."""
-        result = []
-        for stack in (self.front.cells, self.front.boxes):
-            own = [part.pick(part.image == image) for part in stack]
-            own = [replace(part, image=torch.zeros_like(part.image), signs=None) for part in own if len(part)]
-            if own:
-                result.append(join(own).to(torch.device("cpu")))
-        return tuple(result)
+        return (*kept(self.front.cells, image), *kept(self.front.boxes, image))
 
     def drop(self, images: Sequence[int]) -> None:
         """Forget the nodes of some images."""
-        gone = torch.tensor(list(images), device=self.instance.plan.device)
-        for stack in (self.front.cells, self.front.boxes):
-            kept = [part.pick(~torch.isin(part.image, gone)) for part in stack]
-            stack[:] = [part for part in kept if len(part)]
+        self.front = Front(without(self.front.cells, images), without(self.front.boxes, images))
 
     @torch.inference_mode()
     def step(self) -> Step:
@@ -133,43 +125,55 @@ class CellSearch:
             self.batch, self.row_bytes = max(1, self.batch // 2), max(1, self.row_bytes // 2)
 
     def _advance(self) -> Step:
-        nodes = self._pop()
-        with exact_float32(self.instance.plan.device):
-            bounds = self._better(nodes)
+        if self.front.boxes:
+            return self._bound_boxes(take(self.front.boxes, self.batch))
+        return self._bound_cells(take(self.front.cells, self.batch))
+
+    def _bound_cells(self, nodes: CellNodes) -> Step:
+        bounds = self._better(nodes)
         least, rows = bounds.margins.min(1)
         proved, certain = [nodes.pick(bounds.proved)], [least[bounds.proved]]
         candidates: dict[int, Tensor] = {}
-        ties: frozenset[int] = frozenset()
         failed = (~bounds.proved).nonzero()[:, 0]
         if len(failed):
             self._look_ahead(nodes, bounds)
             left, part = nodes.pick(failed), bounds.pick(failed)
             candidates = self._witnesses(left, part, rows[failed])
-            if left.low is None:
-                self._descend(left, part, proved, certain)
-            else:
-                ties = self._halve(left, part, rows[failed])
-        counts = nodes.image.bincount(minlength=len(self.instance.images)).tolist()
-        done = join(proved)
-        return Step(
-            done,
-            torch.cat(certain),
-            {image: count for image, count in enumerate(counts) if count},
-            shares(self.instance.tree, done) if len(done) else {},
-            ties,
-            candidates,
-        )
+            self._descend(left, part, proved, certain)
+        return self._step(nodes, join(proved), torch.cat(certain), frozenset(), candidates)
 
-    def _better(self, nodes: Nodes) -> Bounds:
+    def _bound_boxes(self, nodes: BoxNodes) -> Step:
+        with exact_float32(self.instance.plan.device):
+            bounds = bound(self.instance, nodes, self.row_bytes, touching=self.touching is not False)
+        least, rows = bounds.margins.min(1)
+        candidates: dict[int, Tensor] = {}
+        ties: frozenset[int] = frozenset()
+        failed = (~bounds.proved).nonzero()[:, 0]
+        if len(failed):
+            left, part = nodes.pick(failed), bounds.pick(failed)
+            candidates = self._witnesses(left, part, rows[failed])
+            ties = self._halve(left, part, rows[failed])
+        return self._step(nodes, nodes.pick(bounds.proved), least[bounds.proved], ties, candidates)
+
+    def _step(
+        self, nodes: Nodes, done: Nodes, certain: Tensor, ties: frozenset[int], candidates: dict[int, Tensor]
+    ) -> Step:
+        counts = nodes.image.bincount(minlength=len(self.instance.images)).tolist()
+        bounded = {image: count for image, count in enumerate(counts) if count}
+        proved = shares(self.instance.tree, done) if len(done) else {}
+        return Step(done, certain, bounded, proved, ties, candidates)
+
+    def _better(self, nodes: CellNodes) -> Bounds:
         """Bound nodes with the kind of lines that gave the larger margins for the first batch, which tries both."""
-        if nodes.low is not None or self.touching is not None:
-            return bound(self.instance, nodes, self.row_bytes, touching=self.touching is not False)
-        both = [bound(self.instance, nodes, self.row_bytes, touching=touching) for touching in (True, False)]
-        closer, touching = (b.margins.amin(1).sum().nan_to_num() for b in reversed(both))
+        with exact_float32(self.instance.plan.device):
+            if self.touching is not None:
+                return bound(self.instance, nodes, self.row_bytes, touching=self.touching)
+            both = [bound(self.instance, nodes, self.row_bytes, touching=touching) for touching in (True, False)]
+        touching, closer = (b.margins.amin(1).sum().nan_to_num() for b in both)
         self.touching = bool(touching >= closer)
         return both[0 if self.touching else 1]
 
-    def _descend(self, nodes: Nodes, bounds: Bounds, proved: list[Nodes], certain: list[Tensor]) -> None:
+    def _descend(self, nodes: CellNodes, bounds: Bounds, proved: list[CellNodes], certain: list[Tensor]) -> None:
         """Split nodes; their linear bounds hold for the halves too, which proves some of them by a look-up."""
         assert bounds.table is not None
         nodes, owner = split_cells(self.instance.tree, replace(nodes, signs=bounds.signs))
@@ -180,30 +184,16 @@ class CellSearch:
         certain.append(margins[safe].amin(1))
         self._push(nodes.pick(~safe))
 
-    def _look_ahead(self, nodes: Nodes, bounds: Bounds) -> None:
-        if nodes.low is None:
-            for row in (nodes.cells == 1).all(1).nonzero()[:, 0].tolist():
-                image = int(nodes.image[row])
-                self.outlook[image] = float((bounds.margins[row] / self.instance.margins[image]).min())
-
-    def _pop(self) -> Nodes:
-        stack = self.front.boxes or self.front.cells
-        taken: list[Nodes] = []
-        room = self.batch
-        while stack and room:
-            part = stack.pop()
-            if len(part) > room:
-                stack.append(part.pick(slice(0, len(part) - room)))
-                part = part.pick(slice(len(part) - room, len(part)))
-            taken.append(part)
-            room -= len(part)
-        return join(taken)
+    def _look_ahead(self, nodes: CellNodes, bounds: Bounds) -> None:
+        for row in (nodes.cells == 1).all(1).nonzero()[:, 0].tolist():
+            image = int(nodes.image[row])
+            self.outlook[image] = float((bounds.margins[row] / self.instance.margins[image]).min())
 
     def _push(self, nodes: Nodes) -> None:
         """Put children on the stacks; nodes of single groups get the box of all their values."""
         if not len(nodes):
             return
-        if nodes.low is not None:
+        if isinstance(nodes, BoxNodes):
             self.front.boxes.append(nodes)
             return
         single = (self.instance.tree.sizes[nodes.cells] == 1).all(1)
@@ -216,17 +206,15 @@ class CellSearch:
             members = self.instance.members[cells - self.instance.tree.slots]
             low, high = (torch.nn.functional.pad(v, (0, 1))[members] for v in (self.low, self.high))
             depth = torch.zeros_like(alone.image)
-            self.front.boxes.append(Nodes(alone.image, cells, low, high, depth, alone.signs))
+            self.front.boxes.append(BoxNodes(alone.image, cells, low, high, depth, alone.signs))
 
     def _leaves(self, cells: Tensor) -> Tensor:
         """The leaf of each cell that holds one group: its group lies at the left edge."""
         height = self.instance.tree.heights[cells]
         return cells << height
 
-    def _halve(self, nodes: Nodes, bounds: Bounds, rows: Tensor) -> frozenset[int]:
+    def _halve(self, nodes: BoxNodes, bounds: Bounds, rows: Tensor) -> frozenset[int]:
         """Split boxes; returns the images with boxes that are too narrow."""
-        assert nodes.low is not None
-        assert nodes.high is not None
         widths = self.widths[self.instance.members[nodes.cells - self.instance.tree.slots]]
         narrow = ((nodes.high - nodes.low) / widths).amax((1, 2)) < NARROWEST
         weights = box_coefficients(self.instance, nodes, bounds.form, rows)

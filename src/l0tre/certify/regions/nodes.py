@@ -7,78 +7,134 @@ group each carries a box of values instead, and is split in its values.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from fractions import Fraction
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from l0tre.certify.regions.tree import Tree
 
-__all__ = ["Nodes", "join", "root", "shares", "split_boxes", "split_cells"]
+__all__ = ["BoxNodes", "CellNodes", "Kind", "Nodes", "join", "root", "shares", "split_boxes", "split_cells"]
+
+
+UNKNOWN = torch.zeros(0, 0, dtype=torch.int8)  # signs of which nothing is known
+
+
+def _rows(signs: Tensor, rows: Tensor | slice) -> Tensor:
+    return signs[rows] if signs.shape[1] else signs
+
+
+def _ranks(cells: Tensor) -> Tensor:
+    same = cells[:, :, None] == cells[:, None, :]
+    return same.tril(-1).sum(2)
 
 
 @dataclass(frozen=True)
-class Nodes:
-    """A batch of nodes.
+class CellNodes:
+    """A batch of nodes of cells, with the whole ranges of their groups' values.
 
     Attributes:
         image: int64 ``[nodes]``, row of the instance's images.
         cells: int64 ``[nodes, t]``, equal cells beside each other.
-        low: float64 ``[nodes, t, width]``, smallest values of a box node; ``None`` for nodes of cells.
-        high: Largest values, likewise.
-        depth: int64 ``[nodes]``, how often the box was halved.
         signs: int8 ``[nodes, neurons]``, signs of ``Plan.signed`` neurons that are certain, 0 for those that are not;
-            ``None`` if nothing is known.
+            without columns if nothing is known.
     """
 
     image: Tensor
     cells: Tensor
-    low: Tensor | None = None
-    high: Tensor | None = None
-    depth: Tensor | None = None
-    signs: Tensor | None = None
+    signs: Tensor = UNKNOWN
 
     def __len__(self) -> int:
         return len(self.image)
 
-    def pick(self, rows: Tensor | slice) -> "Nodes":
+    def pick(self, rows: Tensor | slice) -> "CellNodes":
         """Some of the nodes, by a mask, numbers or a slice."""
-        parts = (self.low, self.high, self.depth, self.signs)
-        return Nodes(self.image[rows], self.cells[rows], *(None if p is None else p[rows] for p in parts))
+        return CellNodes(self.image[rows], self.cells[rows], _rows(self.signs, rows))
 
-    def to(self, device: torch.device) -> "Nodes":
+    def to(self, device: torch.device) -> "CellNodes":
         """The same nodes on another device."""
-        parts = (self.low, self.high, self.depth, self.signs)
-        moved = (None if p is None else p.to(device) for p in parts)
-        return Nodes(self.image.to(device), self.cells.to(device), *moved)
+        return CellNodes(self.image.to(device), self.cells.to(device), self.signs.to(device))
 
     def ranks(self) -> Tensor:
         """For every cell how many equal ones come before it, ``[nodes, t]``."""
-        same = self.cells[:, :, None] == self.cells[:, None, :]
-        return same.tril(-1).sum(2)
+        return _ranks(self.cells)
+
+    def of_image(self, image: int) -> "CellNodes":
+        """The same nodes for one image, without what is known of signs."""
+        return CellNodes(torch.full_like(self.image, image), self.cells)
 
 
-def join(parts: Sequence[Nodes]) -> Nodes:
+@dataclass(frozen=True)
+class BoxNodes:
+    """A batch of nodes of single groups, each with a box of values.
+
+    Attributes:
+        image: int64 ``[nodes]``, row of the instance's images.
+        cells: int64 ``[nodes, t]``, leaves of the tree.
+        low: float64 ``[nodes, t, width]``, smallest values.
+        high: Largest values, likewise.
+        depth: int64 ``[nodes]``, how often the box was halved.
+        signs: See :class:`CellNodes`.
+    """
+
+    image: Tensor
+    cells: Tensor
+    low: Tensor
+    high: Tensor
+    depth: Tensor
+    signs: Tensor = UNKNOWN
+
+    def __len__(self) -> int:
+        return len(self.image)
+
+    def pick(self, rows: Tensor | slice) -> "BoxNodes":
+        """Some of the nodes, by a mask, numbers or a slice."""
+        image, cells, low, high, depth = (
+            part[rows] for part in (self.image, self.cells, self.low, self.high, self.depth)
+        )
+        return BoxNodes(image, cells, low, high, depth, _rows(self.signs, rows))
+
+    def to(self, device: torch.device) -> "BoxNodes":
+        """The same nodes on another device."""
+        parts = (self.image, self.cells, self.low, self.high, self.depth, self.signs)
+        return BoxNodes(*(part.to(device) for part in parts))
+
+    def ranks(self) -> Tensor:
+        """For every cell how many equal ones come before it, ``[nodes, t]``."""
+        return _ranks(self.cells)
+
+    def of_image(self, image: int) -> "BoxNodes":
+        """The same nodes for one image, without what is known of signs."""
+        return BoxNodes(torch.full_like(self.image, image), self.cells, self.low, self.high, self.depth)
+
+
+Nodes = CellNodes | BoxNodes
+Kind = TypeVar("Kind", CellNodes, BoxNodes)
+
+
+def join(parts: Sequence[Kind]) -> Kind:
     """Several batches of one kind as one."""
     first = parts[0]
     if len(parts) == 1:
         return first
 
-    def cat(name: str) -> Tensor | None:
-        values = [getattr(part, name) for part in parts]
-        return None if any(value is None for value in values) else torch.cat(values)
+    def cat(name: str) -> Tensor:
+        return torch.cat([getattr(part, name) for part in parts])
 
-    image, cells = (torch.cat([getattr(part, name) for part in parts]) for name in ("image", "cells"))
-    return Nodes(image, cells, cat("low"), cat("high"), cat("depth"), cat("signs"))
+    known = all(part.signs.shape[1] for part in parts)
+    values = {field.name: cat(field.name) for field in fields(first) if field.name != "signs"}
+    signs = cat("signs") if known else UNKNOWN.to(first.cells.device)
+    return replace(first, **values, signs=signs)
 
 
-def root(image: int, t: int, device: torch.device) -> Nodes:
+def root(image: int, t: int, device: torch.device) -> CellNodes:
     """The node of all sets of ``t`` groups of an image."""
-    return Nodes(torch.tensor([image], device=device), torch.ones(1, t, dtype=torch.int64, device=device))
+    return CellNodes(torch.tensor([image], device=device), torch.ones(1, t, dtype=torch.int64, device=device))
 
 
-def split_cells(tree: Tree, nodes: Nodes) -> tuple[Nodes, Tensor]:
+def split_cells(tree: Tree, nodes: CellNodes) -> tuple[CellNodes, Tensor]:
     """Halve the largest cell of every node; a cell that is there ``k`` times gives ``k + 1`` children.
 
     Args:
@@ -98,13 +154,12 @@ def split_cells(tree: Tree, nodes: Nodes) -> tuple[Nodes, Tensor]:
     for go_left in range(nodes.cells.shape[1] + 1):
         fits = (go_left <= count) & (tree.sizes[left[:, 0]] >= go_left) & (tree.sizes[right[:, 0]] >= count - go_left)
         cells = torch.where(shared, torch.where(place <= go_left, left, right), nodes.cells)
-        signs = None if nodes.signs is None else nodes.signs[fits]
-        children.append(Nodes(nodes.image[fits], cells[fits], signs=signs))
+        children.append(CellNodes(nodes.image[fits], cells[fits], _rows(nodes.signs, fits)))
         parents.append(fits.nonzero()[:, 0])
     return join(children), torch.cat(parents)
 
 
-def split_boxes(nodes: Nodes, weight: Tensor) -> Nodes:
+def split_boxes(nodes: BoxNodes, weight: Tensor) -> BoxNodes:
     """Halve every box along one value.
 
     Args:
@@ -114,9 +169,6 @@ def split_boxes(nodes: Nodes, weight: Tensor) -> Nodes:
     Returns:
         Two children for every node, the lower halves first.
     """
-    assert nodes.low is not None
-    assert nodes.high is not None
-    assert nodes.depth is not None
     extent = nodes.high - nodes.low
     # Where no value matters to the bound, the longest side does.
     score = extent * (weight.abs() + 1e-9 * weight.abs().amax((1, 2), keepdim=True) + 1e-300)
@@ -136,7 +188,7 @@ def shares(tree: Tree, nodes: Nodes) -> dict[int, Fraction]:
         By row of the instance's images.
     """
     sizes = tree.sizes[nodes.cells]
-    depth = torch.zeros_like(nodes.image) if nodes.depth is None else nodes.depth
+    depth = nodes.depth if isinstance(nodes, BoxNodes) else torch.zeros_like(nodes.image)
     keys = torch.cat([nodes.image[:, None], depth[:, None], nodes.ranks(), sizes], 1)
     kinds, counts = keys.unique(dim=0, return_counts=True)
     t = nodes.cells.shape[1]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from l0tre.certify.regions.nodes import Nodes
+from l0tre.certify.regions.nodes import BoxNodes, CellNodes, Nodes
 from l0tre.certify.relax.concretize import cell_minima, chargeable_pixels, concretize, look_up_minima
 from l0tre.certify.relax.crown import LinearBound, carry, carry_window, neuron_rows, window_rows
 from l0tre.certify.relax.instance import Instance, table_row
@@ -32,14 +32,14 @@ class Bounds:
     form: LinearBound
     table: Tensor | None
     proved: Tensor
-    signs: Tensor | None
+    signs: Tensor
 
     def pick(self, rows: Tensor) -> "Bounds":
         """The bounds of some nodes, int64 ``[rows]``."""
         local = None if self.form.local is None else self.form.local[rows]
         form = LinearBound(self.form.coefficients[rows], self.form.constant[rows], local)
-        table, signs = (None if part is None else part[rows] for part in (self.table, self.signs))
-        return Bounds(self.margins[rows], form, table, self.proved[rows], signs)
+        table = None if self.table is None else self.table[rows]
+        return Bounds(self.margins[rows], form, table, self.proved[rows], self.signs[rows])
 
 
 def bound(instance: Instance, nodes: Nodes, row_bytes: int, *, touching: bool = True) -> Bounds:
@@ -58,7 +58,7 @@ def bound(instance: Instance, nodes: Nodes, row_bytes: int, *, touching: bool = 
     lines, signs = _relaxations(instance, nodes, row_bytes, touching=touching)
     end = len(instance.plan.graph.operations) - 1
     form = carry(instance.plan, end, instance.rows[nodes.image], lines.__getitem__, chargeable_pixels(instance, nodes))
-    table = cell_minima(instance, nodes, form) if nodes.low is None else None
+    table = cell_minima(instance, nodes, form) if isinstance(nodes, CellNodes) else None
     worst = concretize(instance, nodes, form) if table is None else look_up_minima(instance, nodes, table)
     margins = instance.margins[nodes.image] + form.constant + worst
     return Bounds(margins, form, table, is_proved(instance, nodes, margins), signs)
@@ -78,7 +78,7 @@ def input_ranges(instance: Instance, nodes: Nodes, row_bytes: int) -> dict[int, 
 
 def _relaxations(
     instance: Instance, nodes: Nodes, row_bytes: int, kept: dict[int, Interval] | None = None, *, touching: bool = True
-) -> tuple[dict[int, Relaxation], Tensor | None]:
+) -> tuple[dict[int, Relaxation], Tensor]:
     """The lines of every nonlinear operation, each from the ranges of the layers before it, which ``kept`` receives.
 
     Also gives the signs that are known now, see ``Nodes.signs``.
@@ -89,7 +89,7 @@ def _relaxations(
     lines: dict[int, Relaxation] = {}
     signs: list[Tensor] = []
     final = max((p for p, operation in enumerate(graph) if is_nonlinear(operation)), default=0)
-    boxes = nodes.low is not None
+    boxes = isinstance(nodes, BoxNodes)
     for position in range(final + 1):
         operation = graph[position]
         if is_nonlinear(operation):
@@ -108,7 +108,7 @@ def _relaxations(
             ranges[position] = (
                 _widen(step(operation, inputs), plan.slack[position]) if position else _input_range(instance, nodes)
             )
-        if position in plan.signed and nodes.signs is not None:
+        if position in plan.signed and nodes.signs.shape[1]:
             ranges[position] = _with_signs(ranges[position], nodes.signs[:, plan.signed[position]])
         if position in plan.bounded and not exact:
             _refine(instance, nodes, position, ranges[position], lines, row_bytes)
@@ -118,7 +118,8 @@ def _relaxations(
         for source in operation.inputs:
             if last[source] == position:
                 ranges.pop(source, None)
-    return lines, torch.cat(signs, 1) if signs else None
+    nothing = torch.zeros(len(nodes), 0, dtype=torch.int8, device=plan.device)
+    return lines, torch.cat([nothing, *signs], 1)
 
 
 def _with_signs(values: Interval, signs: Tensor) -> Interval:
@@ -137,7 +138,7 @@ def _input_range(instance: Instance, nodes: Nodes) -> Interval:
     """The range of every input value, ``[nodes, *shape]``."""
     plan, shape = instance.plan, instance.plan.graph.operations[0].shape
     images = instance.images[nodes.image]
-    if nodes.low is not None and nodes.high is not None:
+    if isinstance(nodes, BoxNodes):
         members = instance.members[nodes.cells - instance.tree.slots].flatten(1)
         padded = torch.cat([images, images.new_zeros(len(images), 1)], 1)
         low = padded.scatter(1, members, nodes.low.flatten(1))[:, :-1]

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from l0tre.certify.regions.nodes import Nodes
+from l0tre.certify.regions.nodes import BoxNodes, CellNodes, Nodes
 from l0tre.certify.relax.crown import LinearBound
 from l0tre.certify.relax.instance import Instance, smallest, table_row
 
@@ -13,7 +13,7 @@ __all__ = ["box_coefficients", "cell_minima", "chargeable_pixels", "concretize",
 
 def chargeable_pixels(instance: Instance, nodes: Nodes) -> int:
     """How many pixels change in nodes of cells, if gaps may be charged to pixels; else 0."""
-    if nodes.low is not None or instance.pixels is None:
+    if isinstance(nodes, BoxNodes) or instance.pixels is None:
         return 0
     return nodes.cells.shape[1] * instance.pixels.shape[1]
 
@@ -30,7 +30,7 @@ def concretize(instance: Instance, nodes: Nodes, form: LinearBound, owner: Tenso
     Returns:
         ``[batch, rows]``.
     """
-    if nodes.low is not None:
+    if isinstance(nodes, BoxNodes):
         return _over_boxes(instance, nodes if owner is None else nodes.pick(owner), form)
     if form.top is not None and instance.slot_of_pixel is not None and owner is not None:
         return _over_windows(instance, nodes, form, owner)
@@ -54,7 +54,7 @@ def concretize(instance: Instance, nodes: Nodes, form: LinearBound, owner: Tenso
     return total
 
 
-def cell_minima(instance: Instance, nodes: Nodes, form: LinearBound) -> Tensor:
+def cell_minima(instance: Instance, nodes: CellNodes, form: LinearBound) -> Tensor:
     """What every cell can add at the least, for rows of whole inputs: ``[batch, rows, table rows]``."""
     most = int(nodes.ranks().max()) + 1
     return smallest(_slot_changes(instance, nodes.image, form.coefficients, form.local)[..., None], most)[..., 0]
@@ -116,7 +116,7 @@ def _window_pixels(form: LinearBound, height: int, width: int) -> Tensor:
     return (y[:, :, None] * width + x[:, None, :]).flatten(1)
 
 
-def _over_windows(instance: Instance, nodes: Nodes, form: LinearBound, owner: Tensor) -> Tensor:
+def _over_windows(instance: Instance, nodes: CellNodes, form: LinearBound, owner: Tensor) -> Tensor:
     """Rows of windows over nodes of cells whose groups are pixels."""
     assert instance.slot_of_pixel is not None
     channels, height, width = instance.plan.graph.operations[0].shape
@@ -168,17 +168,15 @@ def _slot_changes(instance: Instance, image: Tensor, coefficients: Tensor, local
     return changes
 
 
-def _over_boxes(instance: Instance, nodes: Nodes, form: LinearBound) -> Tensor:
+def _over_boxes(instance: Instance, nodes: BoxNodes, form: LinearBound) -> Tensor:
     coefficients = _at_groups(instance, nodes, form)
-    assert nodes.low is not None
-    assert nodes.high is not None
     members = instance.members[nodes.cells - instance.tree.slots].flatten(1)
     own = F.pad(instance.images[nodes.image], (0, 1)).gather(1, members).view(nodes.low.shape)
     down, up = (nodes.low - own)[:, None], (nodes.high - own)[:, None]
     return torch.minimum(coefficients * down, coefficients * up).sum((2, 3))
 
 
-def _at_groups(instance: Instance, nodes: Nodes, form: LinearBound) -> Tensor:
+def _at_groups(instance: Instance, nodes: BoxNodes, form: LinearBound) -> Tensor:
     """Coefficients of the values of a box node's groups, ``[batch, rows, t, width]``."""
     members = instance.members[nodes.cells - instance.tree.slots]
     batch, rows, _ = form.coefficients.shape
@@ -196,7 +194,7 @@ def _at_groups(instance: Instance, nodes: Nodes, form: LinearBound) -> Tensor:
     return (picked * inside.flatten(1)[:, None]).view(batch, rows, *members.shape[1:])
 
 
-def box_coefficients(instance: Instance, nodes: Nodes, form: LinearBound, rows: Tensor) -> Tensor:
+def box_coefficients(instance: Instance, nodes: BoxNodes, form: LinearBound, rows: Tensor) -> Tensor:
     """Coefficients of one row of each box node at its groups' values, ``[nodes, t, width]``."""
     picked = _at_groups(instance, nodes, form)
     return picked[torch.arange(len(rows), device=rows.device), rows]
@@ -220,7 +218,7 @@ def minimizing_inputs(
     """
     number = torch.arange(len(rows), device=rows.device)
     result = F.pad(instance.images[nodes.image], (0, 1))
-    if nodes.low is not None and nodes.high is not None:
+    if isinstance(nodes, BoxNodes):
         weight = box_coefficients(instance, nodes, form, rows)
         members = instance.members[nodes.cells - instance.tree.slots]
         values = torch.where(weight > 0, nodes.low, nodes.high)

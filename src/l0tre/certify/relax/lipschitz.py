@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from l0tre.certify.regions.nodes import Nodes
+from l0tre.certify.regions.nodes import CellNodes, Nodes
 from l0tre.certify.relax.bounds import batch_sizes, input_ranges
 from l0tre.certify.relax.instance import Instance
 from l0tre.certify.relax.interval import Interval
@@ -98,7 +98,7 @@ def group_costs(instance: Instance, t: int, gaps: Tensor, budget: int) -> Tensor
     images = torch.arange(len(costs), device=plan.device)
     for some in images.split(_batch(instance, budget)):
         # The root's only cell holds all groups.
-        nodes = Nodes(some, torch.ones(len(some), t, dtype=torch.int64, device=plan.device))
+        nodes = CellNodes(some, torch.ones(len(some), t, dtype=torch.int64, device=plan.device))
         slopes = F.pad(_slopes(instance, positive, nodes, batch_sizes(instance, t, budget)[1]), (0, 1))
         costs[some[:, None], groups] = (slopes[:, members] * halves).sum(2) * MARGIN
     # Not a number somewhere in the network may meet none of the derivatives.
