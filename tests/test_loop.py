@@ -190,7 +190,7 @@ def test_verify_answers() -> None:
     assert unknown.answer == "unknown"
     assert "the time is over at level" in unknown.reason
     assert unknown.timed_out
-    with pytest.raises(ConfigError, match="radius is 0"):
+    with pytest.raises(ConfigError, match="`radius` is 0"):
         l0tre.verify(network, image, 0, radius=0)
     with pytest.raises(ConfigError, match="only 3 features"):
         l0tre.verify(network, image, 0, radius=4)
