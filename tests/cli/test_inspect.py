@@ -24,7 +24,7 @@ def test_inspect_of_a_function_names_the_reason(tmp_path: Path) -> None:
     assert result.code == 0
     assert "whole forward passes" in result.out
     assert "no graph" in result.out
-    check_error(l0tre("inspect", f"{tmp_path / 'f.py'}:f"), "input_shape")
+    check_error(l0tre("inspect", f"{tmp_path / 'f.py'}:f"), "give --input-shape")
 
 
 def test_a_sample_claims_no_lower_bound() -> None:

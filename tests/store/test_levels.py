@@ -124,5 +124,5 @@ def test_runs_of_format_2_are_read_and_resumed(tmp_path: Path) -> None:
     assert bounds(l0tre.resume(folder, network)) == bounds(whole)
     assert bounds(read_levels(folder)[-1]) == bounds(whole)
     connection = sqlite3.connect(folder / "run.db")
-    assert connection.execute("SELECT value FROM meta WHERE key = 'format'").fetchone() == ("4",)
+    assert connection.execute("SELECT value FROM meta WHERE key = 'format'").fetchone() == ("5",)
     connection.close()

@@ -156,7 +156,7 @@ def test_proofs_of_older_formats_begin_their_level_anew(format_: int, tmp_path: 
     assert (result.images[0].lower, result.images[0].upper) == (0, 1)
     assert spent < whole.images[0].queries < result.images[0].queries
     connection = sqlite3.connect(folder / "run.db")
-    assert connection.execute("SELECT value FROM meta WHERE key = 'format'").fetchone() == ("4",)
+    assert connection.execute("SELECT value FROM meta WHERE key = 'format'").fetchone() == ("5",)
     connection.close()
 
 

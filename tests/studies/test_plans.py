@@ -83,7 +83,7 @@ def test_an_attack_of_another_size_is_refused(inputs: Path, tmp_path: Path) -> N
     options: dict[str, Any] = {"max_t": 2, "epsilon": 0.5, "guarantee": "grid", "attack_queries": 5, "device": "cpu"}
     l0tre.evaluate(inputs / "dnn-7.onnx", data, out=tmp_path / "dnn-7-grid", **options)
     wanted = [Plan(str(inputs / "dnn-7.onnx"), "grid", 2, 10, 0.5)]
-    with pytest.raises(StoreError, match=f"attack 5, not {ATTACK_QUERIES}"):
+    with pytest.raises(StoreError, match=f"`attack_queries` 5, not {ATTACK_QUERIES}"):
         carry_out(wanted, tmp_path, data=str(inputs / "data.npz"), device="cpu")
 
 
