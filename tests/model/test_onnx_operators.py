@@ -362,7 +362,14 @@ REFUSED: list[tuple[Any, tuple[int, ...], Weights, str]] = [
     (node("Pad", "x w"), (2, 3), {"w": integers(1, 0, 0)}, "does not fit"),
     (node("Cast", to=TensorProto.INT64), (6,), {}, "other than floats"),
     (node("Dropout", "x w v"), (6,), {"w": np.array(0.5, np.float32), "v": np.array(True)}, "training"),
-    (node("Slice", "x w v"), (6,), {"w": integers(0), "v": integers(1)}, "only constants"),
+    (node("Slice", "x w v"), (6,), {"w": integers(0), "v": integers(1)}, "along the batch"),
+    (
+        node("Slice", "x w v a s"),
+        (6,),
+        {"w": integers(5), "v": integers(0), "a": integers(1), "s": integers(-1)},
+        "steps",
+    ),
+    (node("Slice", "x w v a"), (6,), {"w": integers(3), "v": integers(3), "a": integers(1)}, "leaves nothing"),
     (node("Identity", "w"), (6,), {"w": normal(6)}, "does not depend"),
     (node("Erf"), (6,), {}, "Erf (node Erf_y) is not supported; supported are Add, "),
     (node("Relu", domain="com.example"), (6,), {}, "com.example.Relu"),
@@ -396,3 +403,48 @@ def test_refuses_training_and_second_outputs() -> None:
     assert "evaluation mode" in refused([training], (3,), weights)
     pool = helper.make_node("MaxPool", ["x"], ["m", "i"], kernel_shape=(2, 2))
     assert "reads i" in refused([pool, node("Cast", "i", to=TensorProto.FLOAT)], (3, 4, 4))
+
+
+@pytest.mark.parametrize(
+    ("last", "kind"),
+    [
+        (node("Elu", alpha=0.75), "elu"),
+        (node("Elu"), "elu"),
+        (node("Selu"), "elu"),
+        (node("Softplus"), "softplus"),
+        (node("HardSigmoid", alpha=0.25, beta=0.5), "clip"),
+    ],
+    ids=str,
+)
+def test_curves(last: Any, kind: str) -> None:
+    assert kind in ops(check([last], (3, 4), opset=20))
+
+
+def test_slices_of_several_axes() -> None:
+    weights = {"a": integers(1, 0), "b": integers(2**40, -1), "c": integers(3, 1), "d": integers(2, 1)}
+    assert ops(check([node("Slice", "x a b c d")], (4, 5, 6), weights))[0] == "slice"
+    whole = {"a": integers(0, 1), "b": integers(2**40, 3)}
+    assert ops(check([node("Slice", "x a b")], (4, 5), whole))[0] == "slice"
+
+
+def test_a_value_times_its_sigmoid_is_a_silu() -> None:
+    assert ops(check([node("Sigmoid", "x", "s"), node("Mul", "x s")], (3, 4)))[0] == "silu"
+
+
+@pytest.mark.parametrize(
+    ("last", "kind"),
+    [
+        (node("Gelu"), "gelu"),
+        (node("Gelu", approximate="tanh"), "gelu_tanh"),
+        (node("HardSwish"), "hard_swish"),
+    ],
+    ids=["gelu", "gelu tanh", "hard swish"],
+)
+def test_curves_that_onnx_defines_by_constants_of_float32(last: Any, kind: str, tmp_path: Path) -> None:
+    """In float64 ONNX's own definition keeps constants rounded to float32: such files are scanned, not certified."""
+    path = save(tmp_path / "model.onnx", [last], (3, 4), None, opset=20)
+    graph, reference = import_onnx(path), onnx_scores(path)
+    assert kind in ops(graph)
+    x = 4 * normal(5, 3, 4)
+    actual = run(graph.to("cpu"), torch.from_numpy(x)).numpy()
+    np.testing.assert_allclose(actual, reference(x), rtol=1e-5, atol=1e-5)
