@@ -147,7 +147,8 @@ def test_a_false_success_does_not_survive_the_replay() -> None:
 
     def steady(x: Tensor) -> Tensor:
         """The source decides as for the originals, whatever changes."""
-        return module(task.images[:1].view(1, *task.domain.shape)).expand(len(x), -1)
+        scores: Tensor = module(task.images[:1].view(1, *task.domain.shape))
+        return scores.expand(len(x), -1)
 
     def lying(x: Tensor) -> Tensor:
         """Another decision as soon as anything changes."""
