@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from l0tre.certify.checker.certificate import read_certificate
     from l0tre.data import Dataset, load_data
     from l0tre.domain import Domain, make_domain
-    from l0tre.errors import L0treError
+    from l0tre.errors import L0treError, L0treWarning
     from l0tre.evaluation.results import ImageBounds, Result, Snapshot, Witness
     from l0tre.model.network import Network
 
@@ -32,6 +32,7 @@ __all__ = [
     "Domain",
     "ImageBounds",
     "L0treError",
+    "L0treWarning",
     "Network",
     "Result",
     "Sensitivity",
@@ -64,7 +65,7 @@ _HOMES = {
     "l0tre.api.compare": ("Comparison", "compare"),
     "l0tre.data": ("Dataset", "load_data"),
     "l0tre.domain": ("Domain", "make_domain"),
-    "l0tre.errors": ("L0treError",),
+    "l0tre.errors": ("L0treError", "L0treWarning"),
     "l0tre.api.load": ("load",),
     "l0tre.model.network": ("Network",),
     "l0tre.evaluation.results": ("ImageBounds", "Result", "Snapshot", "Witness"),

@@ -57,10 +57,11 @@ def test_the_table_has_a_row_for_every_image_and_a_summary(files: Files) -> None
     assert lines[0].split() == ["image", "label", "becomes", "pixels", "optimal", "method", "forwards", "backwards"]
     assert [line.split()[0] for line in lines[1:7]] == [str(index) for index in range(6)]
     assert [int(line.split()[1]) for line in lines[1:7]] == files.labels.tolist()
-    assert lines[8].startswith("found     6 of 6 images")
-    assert lines[9].startswith("distance  mean ")
-    assert "proved optimal" in lines[9]
-    assert lines[10].startswith("time ")
+    assert lines[8] == "classified correctly: 6 of 6 (100.0%)"
+    assert lines[9].startswith("found     6 of 6 images")
+    assert lines[10].startswith("distance  mean ")
+    assert "proved optimal" in lines[10]
+    assert lines[11].startswith("time ")
     assert max(map(len, lines)) <= 80
 
 

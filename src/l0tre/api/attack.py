@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from l0tre.api.inputs import Images, Labels, load_inputs
+from l0tre.api.inputs import Images, Labels, check_scale, load_inputs
 from l0tre.attacks.attacked import Attacked
 from l0tre.attacks.auto import METHODS, schedule
 from l0tre.attacks.drive import Outcome, Progress, carry_out, replays
@@ -134,6 +134,7 @@ def attack_details(
     _check_options(method, rounding, budget, time_budget)
     net, data = load_inputs(network, images, labels, device)
     domain = domain or make_domain(net.input_shape, groups=unit, mask=mask, low=low, high=high)
+    check_scale(data, domain)
     domain.check(data.images, data.indices)
     if rounding == "8bit":
         domain = _eight_bits(domain, data)

@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from l0tre.api.inputs import Images, Labels, load_inputs
+from l0tre.api.inputs import Images, Labels, check_scale, describe_data, load_inputs
 from l0tre.api.load import load
 from l0tre.defaults import ATTACK_QUERIES
 from l0tre.domain import Colours, Domain, GridKind
-from l0tre.errors import ConfigError, StoreError
+from l0tre.errors import ConfigError, StoreError, warn
+from l0tre.evaluation.accuracy import doubt
 from l0tre.evaluation.driver import drive
 from l0tre.evaluation.exports import write_exports
 from l0tre.evaluation.problem import GuaranteeWish, Settings, make_problem, start
@@ -165,6 +166,8 @@ def begin(
     """As :func:`anytime`, with how to search gathered in ``settings``."""
     _check_budget(time_budget)
     net, data = load_inputs(network, images, labels, device)
+    if domain is not None:
+        check_scale(data, domain)
     problem = make_problem(
         net,
         data.images,
@@ -172,8 +175,10 @@ def begin(
         indices=data.indices,
         domain=domain,
         settings=settings,
-        extra_config={"data": {"name": data.name}, **(extra_config or {})},
+        extra_config={**describe_data(data), **(extra_config or {})},
     )
+    if data.labels is not None and (reason := doubt(len(problem.indices), len(data.images))):
+        warn(reason)
     state = start(problem)
     if out is None:
         return drive(problem, state, time_budget=time_budget, stop=stop)

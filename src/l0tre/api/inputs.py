@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,11 +11,12 @@ from torch import Tensor
 from l0tre.api.load import load
 from l0tre.data import Dataset, from_arrays
 from l0tre.data.layout import fit
+from l0tre.domain import Domain
 from l0tre.errors import DataError
 from l0tre.model.load import Numbers, Source, knows_its_shape
 from l0tre.model.network import Network
 
-__all__ = ["Image", "Images", "Labels", "agree", "load_inputs", "load_one", "reader"]
+__all__ = ["Image", "Images", "Labels", "agree", "check_scale", "describe_data", "load_inputs", "load_one", "reader"]
 
 Images = np.ndarray | Tensor | Dataset
 Image = np.ndarray | Tensor | Dataset
@@ -120,6 +122,28 @@ def reader(images: Images, labels: Labels = None, *, resize: bool = False) -> Re
         return replace(images, images=fit(images.images, shape, resize=resize, name=images.name).contiguous())
 
     return fitted
+
+
+def check_scale(data: Dataset, domain: Domain) -> None:
+    """Refuse a domain in other units than the data, where nobody said what the data were to be divided by.
+
+    Raises:
+        DataError: If values were divided because of their kind, and the domain goes beyond 1.
+    """
+    highest = float(domain.high.max())
+    if data.assumed_scale != 1 and highest > 1:
+        raise DataError(
+            f"{data.name} holds values of 8 bits, which are divided by {data.assumed_scale:g}, but values up to "
+            f"{highest:g} are allowed (`high`): give `scale=1` to keep the values as they are, or "
+            f"`scale={data.assumed_scale:g}` to divide them"
+        )
+
+
+def describe_data(data: Dataset) -> dict[str, Any]:
+    """A data set in words, for a stored configuration."""
+    found: dict[str, Any] = {"data": {"name": data.name, "labelled": data.labels is not None}}
+    names = data.names.to_config(data.indices)
+    return {**found, "names": names} if names else found
 
 
 def _batch_of_one(image: np.ndarray | Tensor, shape: Shape | None) -> np.ndarray | Tensor:

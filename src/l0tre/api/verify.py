@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import torch
 
-from l0tre.api.inputs import Image, load_one
+from l0tre.api.inputs import Image, check_scale, describe_data, load_one
 from l0tre.certify.checker.certificate import make_certificate, write_certificate
 from l0tre.certify.proof import ARITHMETIC
 from l0tre.certify.regions.tree import make_tree
@@ -116,6 +116,7 @@ def verify(
         raise ConfigError(f"`radius` is {radius}: give 1 or more")
     net, data = load_one(network, image, label, device)
     domain = domain or make_domain(net.input_shape)
+    check_scale(data, domain)
     if radius > domain.groups:
         raise ConfigError(
             f"`radius` is {radius}, but only {domain.groups} {domain.unit}s may change: give at most {domain.groups}"
@@ -136,7 +137,7 @@ def verify(
             guarantee=guarantee,
             attack_queries=attack_queries,
         ),
-        extra_config={"data": {"name": data.name}},
+        extra_config=describe_data(data),
     )
     if certificate is not None and problem.settings.guarantee != "certified":
         why = problem.config["guarantee"].get("note", f"the guarantee is {problem.settings.guarantee}")

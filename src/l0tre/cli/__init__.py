@@ -3,6 +3,7 @@
 import os
 import sys
 import traceback
+import warnings
 from typing import NoReturn
 
 __all__ = ["main"]
@@ -21,8 +22,9 @@ def main() -> None:
             raise
         _fail(f"the command line needs {package}; install it with: pip install 'l0tre[cli]'")
     from l0tre.cli.flags import in_flags
-    from l0tre.errors import L0treError
+    from l0tre.errors import L0treError, L0treWarning
 
+    warnings.simplefilter("ignore", L0treWarning)  # what they say is printed with the result
     if not sys.argv[1:]:
         sys.argv.append("--help")
     try:

@@ -78,13 +78,13 @@ def verify(
         )
     written = certificate if verdict.answer == "safe" else None
     if output.as_json or form is Format.JSON:
-        typer.echo(json.dumps({**verdict_dict(verdict, index), "certificate": written and str(written)}))
+        typer.echo(json.dumps({**verdict_dict(verdict, image), "certificate": written and str(written)}))
     elif form is Format.VNNCOMP:
         typer.echo(vnncomp(verdict, setup.network, image.images[0]))
     elif output.quiet:
         typer.echo(verdict.answer)
     else:
-        show_verdict(verdict, Console(highlight=False))
+        show_verdict(verdict, image.images[0], image.names, Console(highlight=False))
         if written is not None:
             typer.echo(f"certificate: {written}")
     raise typer.Exit(EXIT_CODES[verdict.answer])

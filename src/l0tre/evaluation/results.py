@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from l0tre.names import Names
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -150,9 +152,13 @@ class Excluded:
     @property
     def reason(self) -> str:
         """Why it is left out, in words."""
+        return self.reason_in(Names())
+
+    def reason_in(self, names: Names) -> str:
+        """The same with the classes' names."""
         if self.predicted == self.label:
-            return f"tie between class {self.label} and another class"
-        return f"classified as {self.predicted}, labelled {self.label}"
+            return f"tie between class {names.label(self.label)} and another class"
+        return f"classified as {names.label(self.predicted)}, labelled {names.label(self.label)}"
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,10 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from l0tre.errors import ConfigError, StoreError, require
+from l0tre.evaluation.accuracy import classified, counts
 from l0tre.evaluation.results import Snapshot
 from l0tre.files import write_whole
+from l0tre.names import names_of
 from l0tre.report import chart
 from l0tre.report.pictures import make_cards
 from l0tre.report.words import answer, counted, guarantees, progress, remarks
@@ -51,6 +53,7 @@ def write_report(folder: Path, *, pictures: int = 100) -> Path:
 def _content(snapshot: Snapshot, inputs: Inputs, pictures: int) -> dict[str, Any]:
     """Everything that the template shows."""
     config = snapshot.config
+    names, named = names_of(config)
     return {
         "network": _short(config["model"]["name"]),
         "data": _short(config.get("data", {}).get("name", "")),
@@ -73,10 +76,14 @@ def _content(snapshot: Snapshot, inputs: Inputs, pictures: int) -> dict[str, Any
             ),
         ),
         "distribution": _distribution(snapshot),
-        "cards": make_cards(snapshot.images, inputs, pictures),
+        "cards": make_cards(snapshot.images, inputs, pictures, names),
         "rows": ROWS,
-        "settings": list(_flat(config)),
+        "settings": list(_flat({key: value for key, value in config.items() if key != "names"})),
         "counted": counted,
+        "name": lambda index: f"{index} {named[index]}" if index in named else str(index),
+        "label": names.label,
+        "names": names,
+        "classified": classified(*counts(snapshot)[:2], labelled=counts(snapshot)[2]),
     }
 
 
