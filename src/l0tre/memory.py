@@ -2,6 +2,7 @@
 
 import os
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,7 @@ __all__ = ["Batcher", "default_budget", "parse_size"]
 SHARE = 0.25  # of the memory that is free at the start
 # Activations of one batch, in bytes: on a CPU more than fits its caches is slower, on a GPU more is no faster.
 BATCH_BYTES = {"cpu": 2**25, "cuda": 2**33}
+SLOW = 1.0  # seconds of a batch, after which the next ones are smaller
 LEAST_ROWS = 32  # large networks are slower with smaller batches than this
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
@@ -62,8 +64,16 @@ class Batcher:
     halves it and goes on.
     """
 
-    def __init__(self, network: Network, budget: int) -> None:
+    def __init__(self, network: Network, budget: int, pulse: Callable[[], None] = lambda: None) -> None:
+        """Get ready.
+
+        Args:
+            network: What is run.
+            budget: Bytes that a batch may take.
+            pulse: Called before every batch; may raise ``Halted``.
+        """
         self.network = network
+        self.pulse = pulse
         useful = BATCH_BYTES["cuda" if network.device.type == "cuda" else "cpu"] // network.sample_bytes
         self.rows = max(1, min(max(useful, LEAST_ROWS), budget // network.sample_bytes))
 
@@ -77,11 +87,16 @@ class Batcher:
 
         Returns:
             float32 ``[count, classes]`` on the network's device.
+
+        Raises:
+            Halted: If the pulse does.
         """
         parts: list[Tensor] = []
         start = 0
         while start < count:
+            self.pulse()
             stop = min(start + self.rows, count)
+            began = time.monotonic()
             try:
                 x = make(start, stop)
                 parts.append(self.network.scores(x) if peaks is None else self.network.watched_scores(x, peaks))
@@ -92,4 +107,7 @@ class Batcher:
                 self.rows //= 2
                 continue
             start = stop
+            # Only between two batches can the work be left.
+            if time.monotonic() - began > SLOW and self.rows > 1:
+                self.rows //= 2
         return torch.cat(parts) if parts else torch.empty(0, self.network.classes, device=self.network.device)

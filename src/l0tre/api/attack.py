@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from l0tre.api.evaluate import before_the_first_step
 from l0tre.api.inputs import Images, Labels, check_scale, load_inputs
 from l0tre.attacks.attacked import Attacked
 from l0tre.attacks.auto import METHODS, schedule
@@ -18,7 +19,7 @@ from l0tre.data import Dataset
 from l0tre.defaults import BUDGET, Method, Rounding
 from l0tre.domain import Domain, Groups, Range, make_domain
 from l0tre.errors import ConfigError, DataError
-from l0tre.memory import default_budget
+from l0tre.memory import Batcher, default_budget
 from l0tre.model.load import Source
 from l0tre.model.network import Network, margins, round_off
 from l0tre.objective import AllRivals
@@ -140,9 +141,13 @@ def attack_details(
         domain = _eight_bits(domain, data)
     began = time.monotonic()
     flat = data.images.flatten(1).to(net.device)
-    wanted = _labels(net, data, targeted)
+    memory_bytes = memory_bytes or default_budget(net.device)
+    with before_the_first_step(time_budget, stop) as pulse:
+        batcher = Batcher(net, memory_bytes, pulse)
+        scores = batcher.run(len(data.images), lambda a, b: data.images[a:b])
+        wanted = _labels(net, data, targeted, scores)
     least = _lower(lower, len(flat))
-    found = _Found(flat, wanted)
+    found = _Found(flat, wanted, scores)
 
     def halted() -> bool:
         return stop() or (time_budget is not None and time.monotonic() - began >= time_budget)
@@ -152,9 +157,10 @@ def attack_details(
         raise ConfigError(
             f"the method {method} needs gradients, which {net.name} does not give: use auto, greedy, search or exact"
         )
-    memory_bytes = memory_bytes or default_budget(net.device)
     for view, label, rows in _views(net, wanted, targeted):
-        rows = rows[_undecided(view, flat[rows], label[rows])]
+        open_ = _undecided(view, flat[rows], wanted[rows], label[rows], scores[rows], targeted)
+        found.as_it_is[rows[~open_]] = True
+        rows = rows[open_]
         task = Task(
             flat[rows],
             AllRivals(label[rows]),
@@ -170,10 +176,12 @@ def attack_details(
 class _Found:
     """Collects what was found for all images."""
 
-    def __init__(self, images: Tensor, labels: Tensor) -> None:
+    def __init__(self, images: Tensor, labels: Tensor, scores: Tensor) -> None:
         self.images = images
+        self.scores = scores
         self.labels = labels
         self.best = images.clone()
+        self.as_it_is = torch.zeros_like(labels, dtype=torch.bool)  # which have the wanted decision unchanged
         self.methods = [""] * len(images)
         self.forwards = torch.zeros(len(images), dtype=torch.int64)
         self.backwards = torch.zeros(len(images), dtype=torch.int64)
@@ -190,9 +198,12 @@ class _Found:
     ) -> Attacked:
         adversarial = self.best.cpu().reshape(-1, *network.input_shape)
         labels = self.labels.cpu()
-        scores = torch.stack([network.replay(x) for x in adversarial])
+        scores = self.scores.cpu().clone()
+        for row in (self.best != self.images).any(1).nonzero()[:, 0].tolist():
+            scores[row] = network.replay(adversarial[row])
         lead = margins(scores, labels)
-        found = lead > 0 if targeted else lead < 0
+        moved = (self.best != self.images).any(1).cpu()
+        found = torch.where(moved, lead > 0 if targeted else lead < 0, self.as_it_is.cpu())
         changed = (self.best != self.images).cpu()[:, domain.members.cpu()].any(2).sum(1)
         distance = torch.where(found, changed, -1)
         return Attacked(
@@ -222,12 +233,11 @@ def _check_options(method: str, rounding: str, budget: int, time_budget: float |
         raise ConfigError(f"the time budget is {time_budget} seconds: give 0 or more")
 
 
-def _labels(network: Network, data: Dataset, targeted: bool) -> Tensor:
+def _labels(network: Network, data: Dataset, targeted: bool, scores: Tensor) -> Tensor:
     if data.labels is None:
         if targeted:
             raise DataError("a targeted attack needs the class to reach for each image: give labels")
-        parts = [network.scores(part).argmax(1) for part in data.images.split(256)]
-        return torch.cat(parts)
+        return scores.argmax(1)
     wrong = (data.labels < 0) | (data.labels >= network.classes)
     if wrong.any():
         bad = int(wrong.nonzero()[0])
@@ -271,13 +281,22 @@ def _views(network: Network, labels: Tensor, targeted: bool) -> list[tuple[Netwo
     return [(towards(network, int(c)), leave, (labels == c).nonzero()[:, 0]) for c in labels.unique()]
 
 
-def _undecided(network: Network, images: Tensor, labels: Tensor) -> Tensor:
-    """Which images do not have the wanted decision as they are, bool ``[images]``; the source has the last word."""
+def _undecided(view: Network, images: Tensor, wanted: Tensor, labels: Tensor, scores: Tensor, targeted: bool) -> Tensor:
+    """Which images do not have the wanted decision as they are, bool ``[images]``; the source has the last word.
+
+    Args:
+        view: What is attacked: the same, or aimed at one class.
+        images: float32 ``[images, values]``.
+        wanted: Classes of the network to leave or to reach.
+        labels: Classes of the view to leave.
+        scores: The whole network's, ``[images, classes]``.
+        targeted: Whether ``wanted`` are to be reached.
+    """
+    lead = margins(scores, wanted)
+    close = (-lead if targeted else lead) <= round_off(scores)
     decided = torch.zeros(len(images), dtype=torch.bool, device=images.device)
-    for rows in torch.arange(len(images), device=images.device).split(256):
-        scores = network.scores(images[rows].reshape(-1, *network.input_shape))
-        for row in rows[margins(scores, labels[rows]) <= round_off(scores)].tolist():
-            decided[row] = replays(network, images[row], AllRivals(labels[[row]]))
+    for row in close.nonzero()[:, 0].tolist():
+        decided[row] = replays(view, images[row], AllRivals(labels[[row]]))
     return ~decided
 
 

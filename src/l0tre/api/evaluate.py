@@ -1,7 +1,9 @@
 """The functions that users call: evaluate, anytime, resume, resume_anytime."""
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,11 @@ from l0tre.evaluation.driver import drive
 from l0tre.evaluation.exports import write_exports
 from l0tre.evaluation.problem import GuaranteeWish, Settings, make_problem, start
 from l0tre.evaluation.results import Snapshot
+from l0tre.halting import Clock, Halted
 from l0tre.model.load import Source
 from l0tre.store import Inputs, Run, create_run, open_run, read_config, read_inputs
 
-__all__ = ["anytime", "begin", "evaluate", "resume", "resume_anytime"]
+__all__ = ["anytime", "before_the_first_step", "begin", "evaluate", "resume", "resume_anytime"]
 
 
 def evaluate(
@@ -162,29 +165,35 @@ def begin(
     out: str | Path | None = None,
     stop: Callable[[], bool] = lambda: False,
     extra_config: Mapping[str, Any] | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> Iterator[Snapshot]:
-    """As :func:`anytime`, with how to search gathered in ``settings``."""
+    """As :func:`anytime`, with how to search gathered in ``settings``, and with who is told what a long level costs."""
     _check_budget(time_budget)
+    began = time.monotonic()
     net, data = load_inputs(network, images, labels, device)
     if domain is not None:
         check_scale(data, domain)
-    problem = make_problem(
-        net,
-        data.images,
-        data.labels,
-        indices=data.indices,
-        domain=domain,
-        settings=settings,
-        extra_config={**describe_data(data), **(extra_config or {})},
-    )
+    with before_the_first_step(time_budget, stop) as pulse:
+        problem = make_problem(
+            net,
+            data.images,
+            data.labels,
+            indices=data.indices,
+            domain=domain,
+            settings=settings,
+            extra_config={**describe_data(data), **(extra_config or {})},
+            pulse=pulse,
+        )
     if data.labels is not None and (reason := doubt(len(problem.indices), len(data.images))):
         warn(reason)
     state = start(problem)
+    if time_budget is not None:
+        time_budget = max(0.0, time_budget - (time.monotonic() - began))
     if out is None:
-        return drive(problem, state, time_budget=time_budget, stop=stop)
+        return drive(problem, state, time_budget=time_budget, stop=stop, tell=tell)
     inputs = Inputs(data.images, data.labels, data.indices, problem.domain)
     run = create_run(Path(out), inputs, state, excluded=problem.excluded, config=problem.config)
-    return _recorded(drive(problem, state, recorder=run, time_budget=time_budget, stop=stop), run, inputs)
+    return _recorded(drive(problem, state, recorder=run, time_budget=time_budget, stop=stop, tell=tell), run, inputs)
 
 
 def _recorded(snapshots: Iterator[Snapshot], run: Run, inputs: Inputs) -> Iterator[Snapshot]:
@@ -232,8 +241,17 @@ def resume_anytime(
     device: str = "auto",
     time_budget: float | None = None,
     stop: Callable[[], bool] = lambda: False,
+    tell: Callable[[str], None] | None = None,
 ) -> Iterator[Snapshot]:
     """As :func:`resume`, giving out the bounds after every step.
+
+    Args:
+        folder: As for :func:`resume`, likewise all that follow but ``tell``.
+        network: The network.
+        device: Where to compute.
+        time_budget: Seconds.
+        stop: Asked between two batches.
+        tell: Takes sentences such as what a long level will cost; default a warning in the log.
 
     Yields:
         A snapshot after every step.
@@ -267,7 +285,28 @@ def resume_anytime(
     if [bounds.index for bounds in state.bounds] != list(problem.indices):
         run.close()
         raise StoreError(f"{folder} holds other images than the network classifies correctly now: start a new run")
-    return _recorded(drive(problem, state, recorder=run, time_budget=time_budget, stop=stop), run, inputs)
+    return _recorded(drive(problem, state, recorder=run, time_budget=time_budget, stop=stop, tell=tell), run, inputs)
+
+
+@contextmanager
+def before_the_first_step(time_budget: float | None, stop: Callable[[], bool]) -> Iterator[Callable[[], None]]:
+    """While inputs are classified, which comes before all bounds: a pulse that feels the time and the wish to stop.
+
+    Raises:
+        ConfigError: If the time is over before all are classified.
+        KeyboardInterrupt: If somebody stops it.
+    """
+    began = time.monotonic()
+    clock = Clock(lambda: stop() or (time_budget is not None and time.monotonic() - began >= time_budget))
+    try:
+        yield clock.pulse
+    except Halted as error:
+        if stop():
+            raise KeyboardInterrupt from error
+        raise ConfigError(
+            f"the time (`time_budget` {time_budget:g} s) was over before the network had classified all inputs: give "
+            "more time or fewer inputs (`limit`)"
+        ) from error
 
 
 def _check_budget(seconds: float | None) -> None:

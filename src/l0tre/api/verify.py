@@ -82,6 +82,7 @@ def verify(
     stop: Callable[[], bool] = lambda: False,
     certificate: str | Path | None = None,
     about: Mapping[str, Any] | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> Verdict:
     """Decide whether one input keeps its decision when at most ``radius`` groups change.
 
@@ -103,6 +104,7 @@ def verify(
         stop: Asked between two steps.
         certificate: File for the proof, written if the answer is ``safe``; see :func:`l0tre.check`.
         about: More entries for the certificate's description.
+        tell: Takes sentences such as what a long level will cost; default a warning in the log.
 
     Returns:
         The verdict.
@@ -121,6 +123,7 @@ def verify(
         raise ConfigError(
             f"`radius` is {radius}, but only {domain.groups} {domain.unit}s may change: give at most {domain.groups}"
         )
+    began = time.monotonic()
     problem = make_problem(
         net,
         data.images,
@@ -145,9 +148,9 @@ def verify(
     if certificate is not None:
         _check_writable(Path(certificate))
     proof = _ProvedNodes(radius)
-    began = time.monotonic()
     keep = proof.add if certificate is not None else None
-    for snapshot in drive(problem, start(problem), time_budget=time_budget, stop=stop, on_evidence=keep):
+    left = None if time_budget is None else max(0.0, time_budget - (time.monotonic() - began))
+    for snapshot in drive(problem, start(problem), time_budget=left, stop=stop, on_evidence=keep, tell=tell):
         bounds = snapshot.images[0]
         if bounds.lower >= radius or bounds.upper <= radius:
             break

@@ -55,7 +55,7 @@ def local(meter: Meter, task: Task, best: Tensor, limit: Tensor, generator: torc
     Returns:
         float32 ``[images, values]``, inputs that are no larger.
     """
-    best = best.clone()
+    best = meter.working_copy(best)
     rivals = min(MOST_RIVALS, meter.network.classes - 1) + LEAST_CHAINS
     each = 4 * CHAIN_ARRAYS * rivals * task.images.shape[1]
     block = max(1, meter.memory // each)

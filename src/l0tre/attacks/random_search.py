@@ -50,7 +50,7 @@ def search(meter: Meter, task: Task, best: Tensor, limit: Tensor, generator: tor
     Returns:
         float32 ``[images, values]``, inputs that are no larger.
     """
-    best = best.clone()
+    best = meter.working_copy(best)
     block = max(1, meter.memory // (4 * ARRAYS * PROPOSALS * task.images.shape[1]))
     todo = ((task.sizes(best) > task.enough) & (meter.spent < limit)).nonzero()[:, 0]
     for rows in todo.split(block):

@@ -66,7 +66,7 @@ def shrink(meter: Meter, task: Task, best: Tensor, limit: Tensor) -> Tensor:
     Returns:
         float32 ``[images, values]``, inputs that are no larger.
     """
-    best = best.clone()
+    best = meter.working_copy(best)
     most = max(1, meter.memory // (4 * ARRAYS * task.images.shape[1]))
     failed = torch.zeros(len(best), dtype=torch.bool, device=best.device)
     while not meter.halted():

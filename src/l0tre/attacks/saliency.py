@@ -32,7 +32,7 @@ def saliency(meter: Meter, task: Task, best: Tensor, limit: Tensor) -> Tensor:
     Returns:
         float32 ``[images, values]``, inputs that are no larger.
     """
-    best = best.clone()
+    best = meter.working_copy(best)
     block = max(1, meter.memory // (4 * ARRAYS * task.images.shape[1]))
     left = limit - meter.spent
     todo = ((task.sizes(best) > task.enough) & (left >= 2)).nonzero()[:, 0]

@@ -18,7 +18,7 @@ from l0tre.objective import Specification
 
 __all__ = ["ProofSearch", "begin_search"]
 
-HALT_SECONDS = 5.0  # that a step may take after it should stop; its work is then lost
+HALT_SECONDS = 1.5  # that a step may take after it should stop; its work is then lost
 
 CELL_PATIENCE = 128  # nodes of cells for an image before boxes of values are tried
 HOPELESS = -5.0  # so are they if the bound of all sets at once is below this many times the image's own margin

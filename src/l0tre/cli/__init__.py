@@ -15,7 +15,7 @@ def main() -> None:
     # operations then take tens of times longer.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
-        from l0tre.cli.app import UsageError, app
+        from l0tre.cli.app import Abort, UsageError, app
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in ("typer", "rich", "click"):
@@ -32,6 +32,9 @@ def main() -> None:
     except UsageError as error:
         message = error.format_message().rstrip(".")
         _fail(f"{message}; see {'l0tre' if error.ctx is None else error.ctx.command_path} --help")
+    except (KeyboardInterrupt, Abort):
+        sys.stderr.write("stopped\n")
+        sys.exit(130)
     except (L0treError, OSError) as error:
         if os.environ.get("L0TRE_DEBUG"):
             traceback.print_exc()

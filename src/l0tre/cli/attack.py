@@ -76,22 +76,22 @@ def attack(
         raise ConfigError("--pictures stores 8-bit images, which round the values: give --round 8bit as well")
     if out is not None:
         files.check_file(out)
+    setup = prepare(model, data, choices)
+    network = setup.network
+    if targeted is not None and not 0 <= targeted < network.classes:
+        raise ConfigError(f"--targeted is {targeted}: the network has classes 0 to {network.classes - 1}")
+    if pictures is not None:
+        files.check_pictures(pictures, network.input_shape)
+    chosen = select(
+        setup.data,
+        indices=selection.index,
+        limit=selection.limit,
+        shuffle=selection.shuffle,
+        seed=selection.seed,
+    )
+    labels = chosen.labels if targeted is None else [targeted] * len(chosen.images)
+    screen = Console(stderr=True)
     with stop_on_signal() as stop:
-        setup = prepare(model, data, choices)
-        network = setup.network
-        if targeted is not None and not 0 <= targeted < network.classes:
-            raise ConfigError(f"--targeted is {targeted}: the network has classes 0 to {network.classes - 1}")
-        if pictures is not None:
-            files.check_pictures(pictures, network.input_shape)
-        chosen = select(
-            setup.data,
-            indices=selection.index,
-            limit=selection.limit,
-            shuffle=selection.shuffle,
-            seed=selection.seed,
-        )
-        labels = chosen.labels if targeted is None else [targeted] * len(chosen.images)
-        screen = Console(stderr=True)
         with Progress(console=screen, transient=True, disable=output.silent or not screen.is_terminal) as bar:
             line = bar.add_task("attack", total=1.0)
 

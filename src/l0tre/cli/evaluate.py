@@ -1,5 +1,6 @@
 """The command evaluate: bounds for a set of images."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -68,17 +69,20 @@ def evaluate(
     opt.check_budget(time_budget)
     if sample is not None and not sample > 0:
         raise ConfigError(f"--sample {sample} is no time: give milliseconds above 0, for example 100")
+    if resume:
+        _refuse_with_resume(context)
+        out = Path(model)
+    elif data is None:
+        raise ConfigError(f"no images were given: l0tre evaluate {model} images.npz (or --resume for a run folder)")
+    setup = None if data is None else prepare(model, data, choices)
+    screen = Console(stderr=True, highlight=False)
+    tell = (lambda _: None) if output.silent else lambda text: screen.print(text, markup=False, soft_wrap=True)
     with stop_on_signal() as stop:
-        if resume:
-            _refuse_with_resume(context)
-            out = Path(model)
-            snapshots = resume_anytime(out, device=choices.device, time_budget=time_budget, stop=stop)
+        if setup is None:
+            snapshots = resume_anytime(
+                Path(model), device=choices.device, time_budget=time_budget, stop=stop, tell=tell
+            )
         else:
-            if data is None:
-                raise ConfigError(
-                    f"no images were given: l0tre evaluate {model} images.npz (or --resume for a run folder)"
-                )
-            setup = prepare(model, data, choices)
             settings = make_settings(
                 search,
                 setup.memory_bytes,
@@ -95,14 +99,24 @@ def evaluate(
                 time_budget=time_budget,
                 out=out,
                 stop=stop,
+                tell=tell,
             )
-        result = follow(snapshots, Console(stderr=True), quiet=output.silent)
+        result = follow(snapshots, screen, quiet=output.silent)
         stopped = stop()
     print_snapshot(result, quiet=output.quiet, as_json=output.as_json)
+    if not output.silent and not result.finished:
+        typer.echo(how_to_go_on(out))
     if out is not None:
         _write_report(out, output.silent)
     if stopped:
         raise typer.Exit(130)
+
+
+def how_to_go_on(out: Path | None) -> str:
+    """The line that continues a run, or says what would have allowed it."""
+    if out is None:
+        return "to be able to go on with a run that was stopped, give --out FOLDER"
+    return f"to go on: l0tre evaluate --resume {shlex.quote(str(out))}"
 
 
 def _refuse_with_resume(context: typer.Context) -> None:

@@ -20,7 +20,7 @@ REFRESH = 0.2  # seconds between two redraws
 
 @contextmanager
 def stop_on_signal() -> Iterator[Callable[[], bool]]:
-    """While inside, the first Ctrl-C (or SIGTERM) asks to stop after the current step, the second one interrupts.
+    """While inside, the first Ctrl-C (or SIGTERM) asks to stop after the current batch, the second one interrupts.
 
     Yields:
         A function that tells whether to stop.

@@ -58,10 +58,12 @@ def verify(
     from l0tre.data import select
 
     opt.check_budget(time_budget)
+    setup = prepare(model, data, choices)
+    image = select(setup.data, indices=[index])
+    settings = make_settings(search, setup.memory_bytes, max(1, radius))
+    screen = Console(stderr=True, highlight=False)
+    tell = (lambda _: None) if output.silent else lambda text: screen.print(text, markup=False, soft_wrap=True)
     with stop_on_signal() as stop:
-        setup = prepare(model, data, choices)
-        image = select(setup.data, indices=[index])
-        settings = make_settings(search, setup.memory_bytes, max(1, radius))
         verdict = verify_one(
             setup.network,
             image,
@@ -75,6 +77,7 @@ def verify(
             time_budget=time_budget,
             stop=stop,
             certificate=certificate,
+            tell=tell,
         )
     written = certificate if verdict.answer == "safe" else None
     if output.as_json or form is Format.JSON:

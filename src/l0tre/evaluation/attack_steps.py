@@ -15,7 +15,7 @@ from l0tre.evaluation.ledger import Ledger
 __all__ = ["strengthen"]
 
 TOGETHER = {"cpu": 8, "cuda": 1024}  # images of one step: enough to fill the device, few enough to stop soon
-UNDISTURBED = 5.0  # seconds of a step that nothing cuts short: a run that is stopped again and again still gets on
+UNDISTURBED = 1.0  # seconds of a step that nothing cuts short: a run that is stopped again and again still gets on
 
 
 def strengthen(ledger: Ledger) -> Iterator[None]:

@@ -1,5 +1,6 @@
 """Bookkeeping of an evaluation: bounds that only get better, work spent, and what is told to the recorder."""
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -11,9 +12,12 @@ from l0tre.evaluation.results import HistoryPoint, Snapshot, make_witness
 from l0tre.evaluation.state import Recorder, State
 from l0tre.exhaustive.accumulate import changed_groups
 from l0tre.exhaustive.progress import GridProgress
+from l0tre.halting import Clock
 from l0tre.memory import Batcher
 
 __all__ = ["Ledger"]
+
+logger = logging.getLogger("l0tre")
 
 
 class Ledger:
@@ -26,16 +30,20 @@ class Ledger:
         t: The level at work.
         share: How much of it is done, from 0 to 1.
         halted: Whether the work should stop, asked inside long steps.
+        tell: Takes sentences for the user: what a long level will cost.
+        clock: Ends steps that take too long after they should stop; the batcher asks it before every batch.
     """
 
     def __init__(self, problem: Problem, state: State, recorder: Recorder | None) -> None:
         self.problem = problem
         self.state = state
         self.recorder = recorder
-        self.batcher = Batcher(problem.network, problem.settings.memory_bytes)
         self.t = 1
         self.share = 0.0
         self.halted: Callable[[], bool] = lambda: False
+        self.tell: Callable[[str], None] = logger.warning
+        self.clock = Clock(lambda: self.halted())  # halted is replaced when the driver begins
+        self.batcher = Batcher(problem.network, problem.settings.memory_bytes, self.clock.pulse)
 
     def snapshot(self) -> Snapshot:
         """The state as users see it."""

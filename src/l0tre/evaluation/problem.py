@@ -1,7 +1,7 @@
 """An evaluation problem: a network, inputs that it classifies correctly, and what may change in them."""
 
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal, get_args
@@ -118,6 +118,7 @@ def make_problem(
     settings: Settings | None = None,
     objective: Objective | None = None,
     extra_config: Mapping[str, Any] | None = None,
+    pulse: Callable[[], None] = lambda: None,
 ) -> Problem:
     """Check everything and set up an evaluation.
 
@@ -130,6 +131,7 @@ def make_problem(
         settings: How to search.
         objective: What must not change; default the decision for the label.
         extra_config: More entries for ``config``, such as file names.
+        pulse: Called before every batch of images that are classified; may raise ``Halted``.
 
     Returns:
         The problem, without the inputs that the network misclassifies.
@@ -152,7 +154,7 @@ def make_problem(
     settings, reason = _decide(network, settings, domain, images)
     if settings.guarantee != "certified":
         count_sets(domain.groups, settings.max_t)  # refuses a space that is too large to number
-    scores = Batcher(network, settings.memory_bytes).run(len(images), lambda a, b: images[a:b])
+    scores = Batcher(network, settings.memory_bytes, pulse).run(len(images), lambda a, b: images[a:b])
     if not torch.isfinite(scores).all():
         bad = int((~torch.isfinite(scores)).any(1).nonzero()[0])
         raise ModelError(f"the network gives NaN or infinite scores for image {places[bad]}: check the model")
@@ -161,7 +163,7 @@ def make_problem(
     whole = network
     network, specification = specify(whole, objective or LabelMargin(), wanted)
     if network is not whole:  # a view has scores of its own
-        scores = Batcher(network, settings.memory_bytes).run(len(images), lambda a, b: images[a:b])
+        scores = Batcher(network, settings.memory_bytes, pulse).run(len(images), lambda a, b: images[a:b])
         wanted, predicted = specification.labels, scores.argmax(1)
     correct = specification.margins(scores) > 0
     excluded = tuple(

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from l0tre.evaluation.ledger import Ledger
-from l0tre.findings import Evidence, LevelSearch
+from l0tre.findings import Evidence, Findings, LevelSearch
+from l0tre.halting import Halted
 
 __all__ = ["Level", "OnEvidence", "visit"]
 
@@ -65,7 +66,11 @@ def visit(
     """
     began = last = time.monotonic()
     while rows := search.rows():
-        found = search.step()
+        ledger.clock.start()
+        try:
+            found = search.step()
+        except Halted:
+            found = Findings()
         for row, changed in found.candidates:
             ledger.offer(block[row], changed)
         for row, safe in found.decided.items():

@@ -10,12 +10,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from l0tre.exhaustive.accumulate import accumulate, tighten
+from l0tre.exhaustive.accumulate import PREFIXES, longest, prefixes, tighten
 from l0tre.exhaustive.grid_scan import Chunk, Level, solutions
 from l0tre.exhaustive.progress import GridProgress, advance, begin, join, split
 from l0tre.exhaustive.ranking import Ranking
 from l0tre.exhaustive.scanner import Scan, Scanner
 from l0tre.findings import Findings
+from l0tre.halting import Halted
 from l0tre.memory import Batcher
 from l0tre.objective import Specification
 
@@ -73,13 +74,19 @@ class GridSearch:
         self.scan: Scan | None = None
         self.decided = False
         self.left = list(RANKINGS)
+        self.reached = 0  # accumulations of the first of these rankings that were looked at
+        self.hits: set[int] = set()  # rows whose decision one of them changed
 
     def rows(self) -> list[int]:
         """Rows with work left, in order."""
         return list(self.open)
 
     def step(self) -> Findings:
-        """Scan some sets; or tell which rows are safe; or accumulate one ranking."""
+        """Scan some sets; or tell which rows are safe; or accumulate some of a ranking.
+
+        Raises:
+            Halted: If the batcher's pulse does; the search is then where it was before the step.
+        """
         if not self.open:
             return Findings()
         if self.state.position < self.level.sets:
@@ -87,7 +94,7 @@ class GridSearch:
         if self.proves and not self.decided:
             self.decided = True
             return Findings(decided=dict(zip(self.open, self.state.safe.tolist(), strict=True)))
-        found = self._accumulate(getattr(self.state, self.left.pop(0)))
+        found = self._accumulate(getattr(self.state, self.left[0]))
         if not self.left:
             self.over, self.open = self.open, []
         return found
@@ -133,14 +140,42 @@ class GridSearch:
         return found
 
     def _accumulate(self, ranking: Ranking) -> Findings:
-        rows = torch.tensor(self.open, device=self.images.device)
+        """The accumulations of a ranking, the shortest ones first, for the rows that have no hit yet."""
+        most = longest(ranking)
+        queries = dict.fromkeys(self.open, 0)
+        candidates: list[tuple[int, Tensor]] = []
+        while self.reached < most and len(self.hits) < len(self.open):
+            places = [place for place, row in enumerate(self.open) if row not in self.hits]
+            last = min(self.reached + max(PREFIXES, self.batcher.rows // len(places)), most)
+            try:
+                found, spent = self._look_at(places, ranking, last)
+            except Halted:
+                if any(queries.values()):
+                    return Findings(queries, candidates)
+                raise
+            candidates += found
+            for row, count in spent.items():
+                queries[row] += count
+            self.reached = last
+        self.left.pop(0)
+        self.reached, self.hits = 0, set()
+        return Findings(queries, candidates)
+
+    def _look_at(
+        self, places: Sequence[int], ranking: Ranking, last: int
+    ) -> tuple[list[tuple[int, Tensor]], dict[int, int]]:
+        """Some accumulations of some rows: candidates, and forward passes by row."""
+        rows = torch.tensor([self.open[place] for place in places], device=self.images.device)
+        at = torch.tensor(places, device=rows.device)
         images, specification = self.images[rows], self.specification.pick(rows)
-        found, changed, each = accumulate(self.batcher, self.level, images, specification, ranking)
-        spent = torch.full_like(rows, each)
+        part = Ranking(ranking.values[at], ranking.sets[at], ranking.points[at])
+        found, changed = prefixes(self.batcher, self.level, images, specification, part, self.reached, last)
+        spent = torch.full_like(rows, last - self.reached)
         hits = found.nonzero()[:, 0]
         better, queries = tighten(
             self.batcher, self.level.domain, images[hits], specification.pick(hits), changed[hits]
         )
         spent.index_add_(0, hits, queries)
-        candidates = [(self.open[hit], better[place]) for place, hit in enumerate(hits.tolist())]
-        return Findings(dict(zip(self.open, spent.tolist(), strict=True)), candidates)
+        self.hits.update(rows[hits].tolist())
+        candidates = [(int(rows[hit]), better[place]) for place, hit in enumerate(hits.tolist())]
+        return candidates, dict(zip(rows.tolist(), spent.tolist(), strict=True))

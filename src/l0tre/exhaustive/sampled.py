@@ -6,11 +6,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from l0tre.exhaustive.accumulate import accumulate, tighten
+from l0tre.exhaustive.accumulate import longest, prefixes, tighten
 from l0tre.exhaustive.grid_scan import Level, scan_sets
 from l0tre.exhaustive.progress import GridProgress
 from l0tre.exhaustive.ranking import empty_ranking, update
 from l0tre.findings import Findings
+from l0tre.halting import Halted
 from l0tre.memory import Batcher
 from l0tre.objective import Specification
 
@@ -60,11 +61,15 @@ def sample(
         if spent() >= LOOKING or bool(by_margin.values[0, 0] < 0) or queries >= level.sets * level.points:
             break
     for ranking in (by_margin, by_score):
-        found, changed, each = accumulate(batcher, level, image, specification, ranking)
-        queries += each
-        if bool(found[0]):
-            better, more = tighten(batcher, level.domain, image, specification, changed, stop=lambda: spent() >= 1)
-            return better[0], queries + int(more[0])
+        first, most = 0, longest(ranking)
+        while first < most and (first == 0 or spent() < 1):
+            last = min(first + batcher.rows, most)
+            found, changed = prefixes(batcher, level, image, specification, ranking, first, last)
+            queries += last - first
+            if bool(found[0]):
+                better, more = tighten(batcher, level.domain, image, specification, changed, stop=lambda: spent() >= 1)
+                return better[0], queries + int(more[0])
+            first = last
         if spent() >= 1:
             break
     return None, queries
@@ -95,11 +100,20 @@ class SampleSearch:
         return list(self.open)
 
     def step(self) -> Findings:
-        """Look for a witness."""
+        """Look for a witness.
+
+        Raises:
+            Halted: If the batcher's pulse does; the image is then looked at anew.
+        """
+        state = self.generator.get_state()
+        try:
+            changed, queries = sample(
+                self.batcher, self.level, self.image, self.specification, self.seconds, self.generator
+            )
+        except Halted:
+            self.generator.set_state(state)
+            raise
         self.open = []
-        changed, queries = sample(
-            self.batcher, self.level, self.image, self.specification, self.seconds, self.generator
-        )
         return Findings({0: queries}, [] if changed is None else [(0, changed)])
 
     def drop(self, rows: Sequence[int]) -> None:
