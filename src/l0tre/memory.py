@@ -1,5 +1,6 @@
 """A memory budget in bytes, and batches that fit it."""
 
+import copy
 import os
 import re
 import time
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from l0tre.errors import ConfigError, ModelError
+from l0tre.halting import Halted
 from l0tre.model.network import Network
 from l0tre.model.rounding import Peaks
 
@@ -18,6 +20,7 @@ __all__ = ["Batcher", "default_budget", "parse_size"]
 SHARE = 0.25  # of the memory that is free at the start
 # Activations of one batch, in bytes: on a CPU more than fits its caches is slower, on a GPU more is no faster.
 BATCH_BYTES = {"cpu": 2**25, "cuda": 2**33}
+PART = 0.2  # of a time limit that a batch may take
 SLOW = 1.0  # seconds of a batch, after which the next ones are smaller
 LEAST_ROWS = 32  # large networks are slower with smaller batches than this
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -62,6 +65,12 @@ class Batcher:
 
     The number of rows of a batch follows from the network's footprint and the budget; running out of memory on a GPU
     halves it and goes on.
+
+    Attributes:
+        network: What is run.
+        pulse: Called before every batch; may raise ``Halted``.
+        rows: Of a batch, at the most.
+        row_seconds: What each row of the latest batch took; 0 before the first one.
     """
 
     def __init__(self, network: Network, budget: int, pulse: Callable[[], None] = lambda: None) -> None:
@@ -74,8 +83,27 @@ class Batcher:
         """
         self.network = network
         self.pulse = pulse
+        self.row_seconds = 0.0
         useful = BATCH_BYTES["cuda" if network.device.type == "cuda" else "cpu"] // network.sample_bytes
         self.rows = max(1, min(max(useful, LEAST_ROWS), budget // network.sample_bytes))
+
+    def within(self, seconds: float) -> "Batcher":
+        """The same for that long: batches of a fraction of it, and a pulse that halts when it is over.
+
+        Args:
+            seconds: From now on.
+        """
+        other, began = copy.copy(self), time.monotonic()
+        fitting = int(PART * seconds / self.row_seconds) if self.row_seconds else 1  # one row measures
+        other.rows = max(1, min(self.rows, fitting))
+
+        def pulse() -> None:
+            self.pulse()
+            if time.monotonic() - began >= seconds:
+                raise Halted
+
+        other.pulse = pulse
+        return other
 
     def run(self, count: int, make: Callable[[int, int], Tensor], peaks: Peaks | None = None) -> Tensor:
         """Scores of rows that are made as they are needed.
@@ -107,7 +135,9 @@ class Batcher:
                 self.rows //= 2
                 continue
             start = stop
+            elapsed = time.monotonic() - began
+            self.row_seconds = elapsed / len(x)
             # Only between two batches can the work be left.
-            if time.monotonic() - began > SLOW and self.rows > 1:
+            if elapsed > SLOW and self.rows > 1:
                 self.rows //= 2
         return torch.cat(parts) if parts else torch.empty(0, self.network.classes, device=self.network.device)

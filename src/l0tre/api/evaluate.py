@@ -15,7 +15,7 @@ from l0tre.errors import ConfigError, StoreError, warn
 from l0tre.evaluation.accuracy import doubt
 from l0tre.evaluation.driver import drive
 from l0tre.evaluation.exports import write_exports
-from l0tre.evaluation.problem import GuaranteeWish, Settings, make_problem, start
+from l0tre.evaluation.problem import GuaranteeWish, Settings, make_problem, spacing, start
 from l0tre.evaluation.results import Snapshot
 from l0tre.halting import Clock, Halted
 from l0tre.model.load import Source
@@ -31,7 +31,8 @@ def evaluate(
     *,
     max_t: int = 2,
     guarantee: GuaranteeWish = "auto",
-    epsilon: float = 0.25,
+    epsilon: float | None = None,
+    points: int | None = None,
     grid: GridKind = "uniform",
     colours: Colours = "grid",
     domain: Domain | None = None,
@@ -54,7 +55,8 @@ def evaluate(
         max_t: Largest number of groups that are changed together exhaustively.
         guarantee: What the lower bounds hold for: ``certified`` (all real values), ``grid``, ``lipschitz`` (all real
             values, ``max_t`` at most 2), or ``auto``: certified where the network's operations allow it, else grid.
-        epsilon: Spacing of the grid, in the domain's units.
+        epsilon: Largest spacing of the grid, in the domain's units; default 0.25 where ranges are at most 1 wide.
+        points: Grid points of each value instead, whatever its range; default 5 where ranges are wider.
         grid: ``uniform`` (end points included, spacing at most ``epsilon``) or ``paper`` (the published code's).
         colours: ``grid`` (all combinations of a pixel's channel values) or ``corners`` (end points only).
         domain: What may change, see :func:`l0tre.make_domain`; default every pixel or feature in [0, 1].
@@ -84,6 +86,7 @@ def evaluate(
             max_t=max_t,
             guarantee=guarantee,
             epsilon=epsilon,
+            points=points,
             grid=grid,
             colours=colours,
             domain=domain,
@@ -107,7 +110,8 @@ def anytime(
     *,
     max_t: int = 2,
     guarantee: GuaranteeWish = "auto",
-    epsilon: float = 0.25,
+    epsilon: float | None = None,
+    points: int | None = None,
     grid: GridKind = "uniform",
     colours: Colours = "grid",
     domain: Domain | None = None,
@@ -130,7 +134,7 @@ def anytime(
     """
     settings = Settings(
         max_t=max_t,
-        epsilon=epsilon,
+        **spacing(domain, epsilon, points),
         grid=grid,
         colours=colours,
         memory_bytes=memory_bytes,

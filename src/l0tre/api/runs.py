@@ -9,7 +9,7 @@ import torch
 
 from l0tre.api.evaluate import begin, resume_anytime
 from l0tre.data import Dataset
-from l0tre.domain import Domain, make_domain
+from l0tre.domain import Domain, make_domain, same_domain
 from l0tre.errors import StoreError
 from l0tre.evaluation.problem import Settings
 from l0tre.evaluation.results import Snapshot
@@ -71,7 +71,7 @@ def _check_same(folder: Path, network: Network, data: Dataset, settings: Setting
         raise StoreError(
             f"{folder} holds a run on {len(inputs.indices)} images, not on the {len(data.indices)} asked for: {other}"
         )
-    if not all(torch.equal(getattr(inputs.domain, name), getattr(domain, name)) for name in ("members", "low", "high")):
+    if not same_domain(inputs.domain, domain):
         raise StoreError(f"{folder} holds a run in which other values may change than asked for: {other}")
     for name, wish in asdict(settings).items():
         stored = config["settings"].get(name, wish)

@@ -16,10 +16,11 @@ from l0tre.certify.regions.tree import make_tree
 from l0tre.domain import Colours, Domain, GridKind, make_domain
 from l0tre.errors import ConfigError
 from l0tre.evaluation.driver import drive
-from l0tre.evaluation.problem import GuaranteeWish, Problem, Settings, make_problem, start
+from l0tre.evaluation.problem import GuaranteeWish, Problem, Settings, make_problem, spacing, start
 from l0tre.evaluation.results import Guarantee, ImageBounds, Snapshot, Witness
 from l0tre.findings import Evidence
 from l0tre.model.load import Source
+from l0tre.rules import Free
 
 __all__ = ["Verdict", "verify"]
 
@@ -70,7 +71,8 @@ def verify(
     *,
     radius: int,
     guarantee: GuaranteeWish = "auto",
-    epsilon: float = 0.25,
+    epsilon: float | None = None,
+    points: int | None = None,
     grid: GridKind = "uniform",
     colours: Colours = "grid",
     domain: Domain | None = None,
@@ -92,7 +94,8 @@ def verify(
         label: Its label; default the network's decision.
         radius: Number of groups that may change.
         guarantee: As for :func:`l0tre.evaluate`, likewise all that follow up to ``device``.
-        epsilon: Spacing of the grid, in the domain's units.
+        epsilon: Largest spacing of the grid, in the domain's units; default 0.25 where ranges are at most 1 wide.
+        points: Grid points of each value instead, whatever its range; default 5 where ranges are wider.
         grid: Kind of grid.
         colours: Values of a pixel with several channels.
         domain: What may change.
@@ -132,7 +135,7 @@ def verify(
         domain=domain,
         settings=Settings(
             max_t=radius,
-            epsilon=epsilon,
+            **spacing(domain, epsilon, points),
             grid=grid,
             colours=colours,
             memory_bytes=memory_bytes,
@@ -145,6 +148,10 @@ def verify(
     if certificate is not None and problem.settings.guarantee != "certified":
         why = problem.config["guarantee"].get("note", f"the guarantee is {problem.settings.guarantee}")
         raise ConfigError(f"there is no certificate without a certified proof ({why}): leave the certificate out")
+    if certificate is not None and not isinstance(domain.rules, Free):
+        raise ConfigError("certificates are for ranges without lists, whole numbers and directions: leave it out")
+    if certificate is not None and net.thresholds is not None:
+        raise ConfigError("certificates are for networks, not for ensembles of trees: leave it out")
     if certificate is not None:
         _check_writable(Path(certificate))
     proof = _ProvedNodes(radius)

@@ -8,7 +8,7 @@ import torch
 from l0tre.attacks.attacked import Attacked
 from l0tre.attacks.task import LEVELS
 from l0tre.data import Dataset
-from l0tre.domain import Domain
+from l0tre.domain import Domain, same_domain
 from l0tre.errors import ConfigError, require
 from l0tre.figures.pictures import is_picture, png, shades
 from l0tre.model.network import Network
@@ -26,8 +26,7 @@ def lower_bounds(run: Path, data: Dataset, network: Network, domain: Domain) -> 
     snapshot, inputs = read_snapshot(run), read_inputs(run)
     if snapshot.config["model"]["fingerprint"] != network.fingerprint:
         raise ConfigError(f"--lower {run} is a run of another network: evaluate this one")
-    same = [torch.equal(getattr(inputs.domain, name), getattr(domain, name)) for name in ("members", "low", "high")]
-    if not all(same):
+    if not same_domain(inputs.domain, domain):
         raise ConfigError(f"--lower {run} lets other values change: give both the same unit, mask, low and high")
     images = dict(zip(inputs.indices, inputs.images, strict=True))
     for index, image in zip(data.indices, data.images, strict=True):

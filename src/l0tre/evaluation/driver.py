@@ -61,7 +61,7 @@ def _steps(ledger: Ledger, on_evidence: OnEvidence | None) -> Iterator[None]:
     settings = ledger.problem.settings
     if settings.sample_ms:
         yield from sample_all(ledger)
-    elif settings.guarantee == "certified":
+    elif settings.guarantee == "certified" and ledger.problem.network.thresholds is None:
         # Trying every single group is for upper bounds alone. Where it costs far more than the attacks it comes last.
         first = is_cheap(ledger)
         if first:

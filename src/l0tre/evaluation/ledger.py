@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from l0tre.admission import admit
 from l0tre.certify.proof import Proof
 from l0tre.evaluation.problem import Problem
 from l0tre.evaluation.results import HistoryPoint, Snapshot, make_witness
@@ -114,6 +115,7 @@ class Ledger:
         """
         problem, bounds = self.problem, self.state.bounds[image]
         original = problem.images[image]
+        changed = admit(problem.domain, original[None], changed[None])[0]
         support = changed_groups(problem.domain, original[None], changed[None])[0]
         distance = int(support.sum())
         if distance >= bounds.upper:

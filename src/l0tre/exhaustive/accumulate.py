@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from l0tre.admission import admit
 from l0tre.domain import Domain
 from l0tre.exhaustive.grid_scan import Level, solutions
 from l0tre.exhaustive.ranking import Ranking
@@ -111,7 +112,7 @@ def _first_touch(level: Level, images: Tensor, ranking: Ranking) -> tuple[Tensor
     targets = torch.cat([images, images[:, :1]], 1).scatter(1, positions, values.reshape(count, -1))
     ranks = torch.full((count, spare + 1), kept, device=images.device)
     ranks.scatter_(1, positions, rank[..., None].expand(-1, -1, -1, width).reshape(count, -1))
-    return ranks[:, :spare], targets[:, :spare]
+    return ranks[:, :spare], admit(level.domain, images, targets[:, :spare])
 
 
 @torch.inference_mode()

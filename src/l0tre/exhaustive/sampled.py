@@ -36,42 +36,50 @@ def sample(
         level: Which subspaces to draw from.
         image: float32 ``[1, values]``.
         specification: What must hold of it.
-        seconds: When to stop. A batch that has begun is finished; at least one is made.
+        seconds: When to stop. At least one batch is made, of a single input where nothing was measured before.
         generator: Draws the subspaces.
 
     Returns:
         The adversarial input ``[values]``, or ``None``; and the forward passes spent.
     """
-    began, device = time.monotonic(), image.device
+    device = image.device
+    queries = 0
+    if not batcher.row_seconds:
+        batcher.run(1, lambda _, __: image.reshape(1, *level.domain.shape))
+        queries += 1
+    began, looking = time.monotonic(), batcher.within(LOOKING * seconds)
     by_score = by_margin = empty_ranking(1, min(level.sets, level.domain.groups), device)
     width = max(1, batcher.rows // level.points)
-    queries = 0
-
-    def spent() -> float:
-        return (time.monotonic() - began) / seconds if seconds > 0 else 1.0
-
     while True:
         # Drawing with repetition is cheap at any size; a set drawn twice is looked at once.
         sets = torch.randint(level.sets, (width,), generator=generator).unique().to(device)
         sets = sets[~torch.isin(sets, by_score.sets)]
-        chunk = scan_sets(batcher, level, image, specification, sets, None) if len(sets) else None
-        if chunk is not None:
+        if len(sets):
+            try:
+                chunk = scan_sets(looking, level, image, specification, sets, None)
+            except Halted:
+                batcher.pulse()  # if it was not this image's time alone
+                break
             by_score, by_margin = update(by_score, chunk, "score"), update(by_margin, chunk, "margin")
             queries += len(sets) * level.points
-        if spent() >= LOOKING or bool(by_margin.values[0, 0] < 0) or queries >= level.sets * level.points:
+        over = time.monotonic() - began >= LOOKING * seconds
+        if over or bool(by_margin.values[0, 0] < 0) or queries >= level.sets * level.points:
             break
+    rest = batcher.within(seconds - (time.monotonic() - began))
     for ranking in (by_margin, by_score):
         first, most = 0, longest(ranking)
-        while first < most and (first == 0 or spent() < 1):
-            last = min(first + batcher.rows, most)
-            found, changed = prefixes(batcher, level, image, specification, ranking, first, last)
+        while first < most:
+            last = min(first + rest.rows, most)
+            try:
+                found, changed = prefixes(rest, level, image, specification, ranking, first, last)
+            except Halted:
+                batcher.pulse()
+                return None, queries
             queries += last - first
             if bool(found[0]):
-                better, more = tighten(batcher, level.domain, image, specification, changed, stop=lambda: spent() >= 1)
+                better, more = tighten(rest, level.domain, image, specification, changed)
                 return better[0], queries + int(more[0])
             first = last
-        if spent() >= 1:
-            break
     return None, queries
 
 

@@ -6,7 +6,7 @@ import sqlite3
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from l0tre.domain import Domain
 from l0tre.errors import StoreError
 from l0tre.evaluation.results import Excluded, HistoryPoint, ImageBounds, Snapshot
 from l0tre.evaluation.state import State
+from l0tre.rules import FREE, Restriction, Rules
 from l0tre.store.database import (
     DATABASE,
     FORMAT,
@@ -39,6 +40,7 @@ from l0tre.store.database import (
 __all__ = ["Inputs", "Run", "create_run", "open_run", "read_config", "read_inputs", "read_snapshot"]
 
 INPUTS = "inputs.npz"
+RULE_PREFIX = "rules_"
 DOMAIN_ARRAYS = ("members", "sizes", "ids", "low", "high")
 # Settings whose names did not say their units before format 5, and their names now.
 RENAMED = {"memory": "memory_bytes", "sample": "sample_ms", "attack": "attack_queries"}
@@ -208,6 +210,7 @@ def create_run(
             indices=np.asarray(inputs.indices, np.int64),
             unit=np.asarray(domain.unit),
             **{name: getattr(domain, name).numpy() for name in DOMAIN_ARRAYS},
+            **_rule_arrays(domain.rules),
         )
     except OSError as error:
         raise StoreError(f"{folder} cannot be written: {error}") from error
@@ -221,6 +224,12 @@ def create_run(
         run._set("format", FORMAT)
     run.record(state, range(len(state.bounds)), None)
     return run
+
+
+def _rule_arrays(rules: Restriction) -> dict[str, Any]:
+    if not isinstance(rules, Rules):
+        return {}
+    return {RULE_PREFIX + part.name: getattr(rules, part.name).cpu().numpy() for part in fields(Rules)}
 
 
 def open_run(folder: Path) -> Run:
@@ -244,7 +253,10 @@ def read_inputs(folder: Path) -> Inputs:
         images = torch.from_numpy(arrays["images"])
         tensors = {name: torch.from_numpy(arrays[name]) for name in DOMAIN_ARRAYS}
         labels = torch.from_numpy(arrays["labels"]) if len(arrays["labels"]) else None
-        domain = Domain(shape=tuple(images.shape[1:]), unit=str(arrays["unit"]), **tensors)
+        rules: Restriction = FREE
+        if f"{RULE_PREFIX}counts" in arrays:
+            rules = Rules(**{part.name: torch.from_numpy(arrays[RULE_PREFIX + part.name]) for part in fields(Rules)})
+        domain = Domain(shape=tuple(images.shape[1:]), unit=str(arrays["unit"]), rules=rules, **tensors)
         return Inputs(images, labels, tuple(arrays["indices"].tolist()), domain)
     except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile, zlib.error) as error:
         raise StoreError(f"{folder / INPUTS} is missing or damaged ({error}): restore it from a copy") from error
