@@ -15,6 +15,7 @@ from l0tre.errors import ConfigError, DataError
 from l0tre.rules import Rules
 from tests.tools import NO_ATTACK
 
+KINDS: tuple[Any, ...] = ("certified", "grid")
 GROUPS = torch.tensor([0, 1, 1, 1, 2, 3])  # a number, a one-hot group of three, a whole number, a number that rises
 
 
@@ -25,9 +26,12 @@ def domain() -> l0tre.Domain:
 
 def network(seed: int) -> nn.Module:
     torch.manual_seed(seed)
-    module = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
+    last = nn.Linear(8, 2)
+    module = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), last)
     for parameter in module.parameters():
         parameter.data *= 1.5
+    margins = module(rows(200, 99)).detach() @ torch.tensor([1.0, -1.0])
+    last.bias.data[0] -= margins.quantile(0.05 + 0.05 * seed)
     return module.eval()
 
 
@@ -76,14 +80,14 @@ def is_allowed(x: Tensor, changed: Tensor) -> bool:
     return one_hot and inside and float(changed[4]) == round(float(changed[4])) and bool(changed[5] >= x[5])
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("guarantee", ["certified", "grid"])
 def test_bounds_are_about_allowed_rows_and_witnesses_are_such_rows(seed: int, guarantee: Any) -> None:
     module, x = network(seed), rows(5, seed)
     result = l0tre.evaluate(module, x, domain=domain(), max_t=2, guarantee=guarantee, points=5, **NO_ATTACK)
     assert result.finished
     for image in result:
-        true = distance(module, x[image.index])
+        true = distance(module, x[image.index], 5 if guarantee == "grid" else 41)
         # Whole numbers are proved over all numbers between them, so a bound may be left below the truth, never above.
         assert image.lower < true
         assert image.guarantee == guarantee
@@ -91,6 +95,7 @@ def test_bounds_are_about_allowed_rows_and_witnesses_are_such_rows(seed: int, gu
             assert image.upper >= true or guarantee == "certified"
             assert is_allowed(x[image.index], image.witness.apply(x[image.index]))
     assert any(image.converged for image in result)
+    assert any(image.lower for image in result)
 
 
 def test_one_hot_groups_are_not_proved_over_rows_that_cannot_be() -> None:
@@ -103,8 +108,8 @@ def test_one_hot_groups_are_not_proved_over_rows_that_cannot_be() -> None:
     free = make_domain((3,), groups=groups)
     assert l0tre.evaluate(module, x, domain=free, max_t=1, **NO_ATTACK).upper == 1
     kept = restrict(free, listed={0: torch.eye(3)})
-    for guarantee in ("certified", "grid"):
-        result = l0tre.evaluate(module, x, domain=kept, max_t=1, guarantee=guarantee, **NO_ATTACK)  # type: ignore[arg-type]
+    for guarantee in KINDS:
+        result = l0tre.evaluate(module, x, domain=kept, max_t=1, guarantee=guarantee, **NO_ATTACK)
         assert (result.lower, result[0].witness) == (1, None)
     assert l0tre.verify(module, x, domain=kept, radius=1).answer == "safe"
     with pytest.raises(ConfigError, match="certificates"):
@@ -117,8 +122,8 @@ def test_only_upwards_is_another_question_than_both_ways() -> None:
     x = torch.tensor([[0.8]])
     for upwards, lower in (([0], 1), ([], 0)):
         kept = restrict(make_domain((1,)), upwards=upwards)
-        for guarantee in ("certified", "grid"):
-            result = l0tre.evaluate(module, x, domain=kept, max_t=1, guarantee=guarantee, **NO_ATTACK)  # type: ignore[arg-type]
+        for guarantee in KINDS:
+            result = l0tre.evaluate(module, x, domain=kept, max_t=1, guarantee=guarantee, **NO_ATTACK)
             assert result.lower == lower
 
 
@@ -200,6 +205,6 @@ def test_a_value_in_every_interval() -> None:
     tight = torch.tensor([0.1, torch.tensor(0.1).item()], dtype=torch.float64)
     near = interval_points(0.0, 1.0, tight)
     assert bool((near <= 1).all() & (near >= 0).all())
-    assert interval_points(0, 5, torch.tensor([1.5, 1.7, 3.0]), whole=True).tolist() == [0.0, 2.0, 4.0, 5.0] or set(
-        interval_points(0, 5, torch.tensor([1.5, 1.7, 3.0]), whole=True).tolist()
-    ) >= {0.0, 5.0}
+    whole = interval_points(0, 5, torch.tensor([1.5, 1.7, 3.0]), whole=True).tolist()
+    assert whole == [float(round(value)) for value in whole]
+    assert {sum(value > t for t in (1.5, 1.7, 3.0)) for value in whole} == {0, 2, 3}

@@ -13,7 +13,19 @@ from l0tre.errors import ConfigError, DataError
 from l0tre.layout import channel_axis
 from l0tre.rules import FREE, Free, Restriction, Rules, same_rules
 
-__all__ = ["Colours", "Domain", "GridKind", "Groups", "Range", "axis_points", "interval_points", "make_domain", "make_grid", "restrict", "same_domain"]
+__all__ = [
+    "Colours",
+    "Domain",
+    "GridKind",
+    "Groups",
+    "Range",
+    "axis_points",
+    "interval_points",
+    "make_domain",
+    "make_grid",
+    "restrict",
+    "same_domain",
+]
 
 Groups = Literal["auto", "pixel", "feature"]
 GridKind = Literal["uniform", "paper"]
@@ -92,16 +104,20 @@ class Domain:
         broken = (flat != flat.round()) & rules.whole.cpu()
         if broken.any():
             row, position = (int(i) for i in broken.nonzero()[0])
-            raise DataError(f"input {indices[row]} has the value {flat[row, position]:.6g} at position {position}, which "
-                            "may hold whole numbers only")
+            raise DataError(
+                f"input {indices[row]} has the value {flat[row, position]:.6g} at position {position}, which "
+                "may hold whole numbers only"
+            )
         for place in rules.listed.tolist():
             members, count = self.members[place].cpu(), int(rules.counts[place])
             among = (flat[:, None, members] == rules.vectors[place, :count].cpu()).all(2).any(1)
             if not among.all():
                 row = int((~among).nonzero()[0])
                 held = ", ".join(f"{value:.6g}" for value in flat[row, members].tolist())
-                raise DataError(f"input {indices[row]} holds ({held}) at positions {members.tolist()}, which is none of "
-                                f"the {count} allowed values there")
+                raise DataError(
+                    f"input {indices[row]} holds ({held}) at positions {members.tolist()}, which is none of "
+                    f"the {count} allowed values there"
+                )
 
 
 def make_domain(

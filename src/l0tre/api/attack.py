@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from l0tre.api.evaluate import before_the_first_step
-from l0tre.api.inputs import Images, Labels, check_scale, load_inputs
+from l0tre.api.inputs import Images, Labels, check_scale, fitting_threads, load_inputs
 from l0tre.attacks.attacked import Attacked
 from l0tre.attacks.auto import METHODS, schedule
 from l0tre.attacks.drive import Outcome, Progress, carry_out, replays
@@ -23,6 +23,7 @@ from l0tre.memory import Batcher, default_budget
 from l0tre.model.load import Source
 from l0tre.model.network import Network, margins, round_off
 from l0tre.objective import AllRivals
+from l0tre.threads import using_threads
 
 __all__ = ["attack", "attack_details"]
 
@@ -157,6 +158,7 @@ def attack_details(
         raise ConfigError(
             f"the method {method} needs gradients, which {net.name} does not give: use auto, greedy, search or exact"
         )
+    threads = fitting_threads(net)
     for view, label, rows in _views(net, wanted, targeted):
         open_ = _undecided(view, flat[rows], wanted[rows], label[rows], scores[rows], targeted)
         found.as_it_is[rows[~open_]] = True
@@ -169,7 +171,9 @@ def attack_details(
             rounding == "8bit",
         )
         meter = Meter(view, len(rows), memory_bytes, halted)
-        found.add(rows, carry_out(meter, task, schedule(method, gradients), budget, seed, progress), meter)
+        with using_threads(threads):
+            outcome = carry_out(meter, task, schedule(method, gradients), budget, seed, progress)
+        found.add(rows, outcome, meter)
     return found.result(net, domain, least, targeted, time.monotonic() - began, _notes(net, method, gradients))
 
 

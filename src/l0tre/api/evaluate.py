@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from l0tre.api.inputs import Images, Labels, check_scale, describe_data, load_inputs
+from l0tre.api.inputs import Images, Labels, check_scale, describe_data, fitting_threads, load_inputs
 from l0tre.api.load import load
 from l0tre.defaults import ATTACK_QUERIES
 from l0tre.domain import Colours, Domain, GridKind
@@ -20,6 +20,7 @@ from l0tre.evaluation.results import Snapshot
 from l0tre.halting import Clock, Halted
 from l0tre.model.load import Source
 from l0tre.store import Inputs, Run, create_run, open_run, read_config, read_inputs
+from l0tre.threads import with_threads
 
 __all__ = ["anytime", "before_the_first_step", "begin", "evaluate", "resume", "resume_anytime"]
 
@@ -194,10 +195,12 @@ def begin(
     if time_budget is not None:
         time_budget = max(0.0, time_budget - (time.monotonic() - began))
     if out is None:
-        return drive(problem, state, time_budget=time_budget, stop=stop, tell=tell)
+        steps = drive(problem, state, time_budget=time_budget, stop=stop, tell=tell)
+        return with_threads(steps, fitting_threads(problem.network))
     inputs = Inputs(data.images, data.labels, data.indices, problem.domain)
     run = create_run(Path(out), inputs, state, excluded=problem.excluded, config=problem.config)
-    return _recorded(drive(problem, state, recorder=run, time_budget=time_budget, stop=stop, tell=tell), run, inputs)
+    steps = drive(problem, state, recorder=run, time_budget=time_budget, stop=stop, tell=tell)
+    return _recorded(with_threads(steps, fitting_threads(problem.network)), run, inputs)
 
 
 def _recorded(snapshots: Iterator[Snapshot], run: Run, inputs: Inputs) -> Iterator[Snapshot]:
@@ -289,7 +292,8 @@ def resume_anytime(
     if [bounds.index for bounds in state.bounds] != list(problem.indices):
         run.close()
         raise StoreError(f"{folder} holds other images than the network classifies correctly now: start a new run")
-    return _recorded(drive(problem, state, recorder=run, time_budget=time_budget, stop=stop, tell=tell), run, inputs)
+    steps = drive(problem, state, recorder=run, time_budget=time_budget, stop=stop, tell=tell)
+    return _recorded(with_threads(steps, fitting_threads(problem.network)), run, inputs)
 
 
 @contextmanager

@@ -11,16 +11,32 @@ from torch import Tensor
 from l0tre.api.load import load
 from l0tre.data import Dataset, from_arrays
 from l0tre.data.layout import fit
+from l0tre.data.tables import TableColumns, is_frame, raw_of_frame
 from l0tre.domain import Domain
 from l0tre.errors import DataError
+from l0tre.model.estimator import is_estimator
 from l0tre.model.load import Numbers, Source, knows_its_shape
 from l0tre.model.network import Network
+from l0tre.threads import choose_threads, spinning
 
-__all__ = ["Image", "Images", "Labels", "agree", "check_scale", "describe_data", "load_inputs", "load_one", "reader"]
+__all__ = [
+    "Image",
+    "Images",
+    "Labels",
+    "agree",
+    "check_scale",
+    "describe_data",
+    "fitting_threads",
+    "load_inputs",
+    "load_one",
+    "reader",
+]
 
-Images = np.ndarray | Tensor | Dataset
+PROBE_ROWS = 16  # of the batch that tells whether threads are of use
+
+Images = np.ndarray | Tensor | Dataset | Any  # Any: a DataFrame of pandas, which need not be installed
 Image = np.ndarray | Tensor | Dataset
-Labels = np.ndarray | Tensor | Sequence[int] | None
+Labels = np.ndarray | Tensor | Sequence[int] | Sequence[str] | None
 Shape = tuple[int, ...]
 Reader = Callable[[Shape | None], Dataset]  # gives data in a shape, or in its own one
 
@@ -51,11 +67,42 @@ def agree(
         L0treError: If either cannot be used, or they do not fit.
     """
     if input_shape is not None or knows_its_shape(source):
-        network = load(source, mean=mean, std=std, input_shape=input_shape, device=device)
-        return network, read(network.input_shape)
+        if not is_estimator(source):
+            network = load(source, mean=mean, std=std, input_shape=input_shape, device=device)
+            return network, _aligned(network, read(network.input_shape))
     data = read(None)
-    shape = tuple(data.images.shape[1:])
-    return load(source, mean=mean, std=std, input_shape=shape, device=device), data
+    shape = tuple(data.images.shape[1:]) if input_shape is None else input_shape
+    words = data.names.words
+    network = load(source, mean=mean, std=std, input_shape=shape, device=device, words=words)
+    return network, _aligned(network, data)
+
+
+def _aligned(network: Network, data: Dataset) -> Dataset:
+    """Columns and classes in the network's order, where both sides name them."""
+    names = network.names
+    if names.features and data.names.features and names.features != data.names.features:
+        missing = [name for name in names.features if name not in data.names.features]
+        if missing:
+            raise DataError(f"{data.name} has no column {missing[0]!r}, which {network.name} was fitted on")
+        raise DataError(
+            f"{data.name} has its columns in another order than {network.name} was fitted on: give them as "
+            f"{', '.join(names.features[:6])}, ..."
+        )
+    labels, classes = data.labels, data.names.classes
+    if names.classes and labels is not None:
+        own = classes or tuple(str(number) for number in range(int(labels.max()) + 1))
+        place = {name: number for number, name in enumerate(names.classes)}
+        used = [own[number] for number in labels.unique().tolist()]
+        unknown = [name for name in used if name not in place]
+        if unknown and not classes and int(labels.max()) < len(names.classes):
+            used, unknown, own = [], [], names.classes  # numbers of classes that have names
+        if unknown:
+            raise DataError(
+                f"{data.name} has the label {unknown[0]!r}, {network.name} the classes {', '.join(names.classes)}"
+            )
+        labels = torch.tensor([place[own[number]] for number in labels.tolist()])
+    both = replace(data.names, classes=names.classes or classes, features=data.names.features or names.features)
+    return replace(data, labels=labels, names=both)
 
 
 def load_inputs(source: Source, images: Images, labels: Labels, device: str) -> tuple[Network, Dataset]:
@@ -111,6 +158,10 @@ def reader(images: Images, labels: Labels = None, *, resize: bool = False) -> Re
     Raises:
         DataError: If labels come with a data set.
     """
+    if is_frame(images):
+        raw = raw_of_frame(images, TableColumns("none"))
+        rows, names = raw.images, raw.names
+        return lambda shape: from_arrays(rows, labels, input_shape=shape, name="table", names=names)
     if not isinstance(images, Dataset):
         return lambda shape: from_arrays(images, labels, input_shape=shape, resize=resize and shape is not None)
     if labels is not None:
@@ -137,6 +188,15 @@ def check_scale(data: Dataset, domain: Domain) -> None:
             f"{highest:g} are allowed (`high`): give `scale=1` to keep the values as they are, or "
             f"`scale={data.assumed_scale:g}` to divide them"
         )
+
+
+def fitting_threads(network: Network) -> int:
+    """Threads for work on a network's small batches, on the CPU; measured where that is in doubt."""
+    most = torch.get_num_threads()
+    if network.device.type != "cpu" or most == 1:
+        return most
+    batch = torch.zeros(PROBE_ROWS, *network.input_shape)
+    return choose_threads(lambda: network.scores(batch), most, spinning())
 
 
 def describe_data(data: Dataset) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import torch
 
-from l0tre.api.inputs import Image, check_scale, describe_data, load_one
+from l0tre.api.inputs import Image, check_scale, describe_data, fitting_threads, load_one
 from l0tre.certify.checker.certificate import make_certificate, write_certificate
 from l0tre.certify.proof import ARITHMETIC
 from l0tre.certify.regions.tree import make_tree
@@ -21,6 +21,7 @@ from l0tre.evaluation.results import Guarantee, ImageBounds, Snapshot, Witness
 from l0tre.findings import Evidence
 from l0tre.model.load import Source
 from l0tre.rules import Free
+from l0tre.threads import with_threads
 
 __all__ = ["Verdict", "verify"]
 
@@ -157,7 +158,8 @@ def verify(
     proof = _ProvedNodes(radius)
     keep = proof.add if certificate is not None else None
     left = None if time_budget is None else max(0.0, time_budget - (time.monotonic() - began))
-    for snapshot in drive(problem, start(problem), time_budget=left, stop=stop, on_evidence=keep, tell=tell):
+    steps = drive(problem, start(problem), time_budget=left, stop=stop, on_evidence=keep, tell=tell)
+    for snapshot in with_threads(steps, fitting_threads(net)):
         bounds = snapshot.images[0]
         if bounds.lower >= radius or bounds.upper <= radius:
             break

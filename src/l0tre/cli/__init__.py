@@ -11,9 +11,6 @@ __all__ = ["main"]
 
 def main() -> None:
     """Run ``l0tre``; errors that the user can act on end with one line and exit code 2."""
-    # Before torch is loaded. Its threads wait for each other by spinning: on a machine that has other work, too, small
-    # operations then take tens of times longer.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         from l0tre.cli.app import Abort, UsageError, app
     except ModuleNotFoundError as error:

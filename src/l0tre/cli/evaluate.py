@@ -87,6 +87,7 @@ def evaluate(
                 search,
                 setup.memory_bytes,
                 max_t if max_t is not None else 2 if sample is None else 1,
+                domain=setup.domain,
                 attack_queries=attack,
                 sample_ms=sample or 0.0,
                 seed=selection.seed,

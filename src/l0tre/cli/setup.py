@@ -7,13 +7,14 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from l0tre.api.inputs import agree
+from l0tre.api.inputs import agree, check_scale
+from l0tre.api.tables import table_domain
 from l0tre.cli.options import Choices, Search
 from l0tre.data import Dataset, load_data
 from l0tre.defaults import ATTACK_QUERIES
 from l0tre.domain import Colours, Domain, GridKind, Groups, Range, make_domain
 from l0tre.errors import ConfigError
-from l0tre.evaluation.problem import GuaranteeWish, Settings
+from l0tre.evaluation.problem import GuaranteeWish, Settings, spacing
 from l0tre.memory import parse_size
 from l0tre.model.network import Network
 
@@ -50,6 +51,9 @@ def prepare(model: str, data: str, choices: Choices) -> Setup:
             scale=choices.scale,
             split=choices.split,
             resize=choices.resize,
+            label_column=choices.label_column,
+            row_name=choices.row_name,
+            drop=choices.drop or (),
         )
 
     network, images = agree(
@@ -61,14 +65,38 @@ def prepare(model: str, data: str, choices: Choices) -> Setup:
         std=parse_numbers(choices.std, "--std"),
     )
     memory = 0 if choices.memory is None else parse_size(choices.memory)
-    domain = make_domain(
-        network.input_shape,
-        groups=parse_groups(choices.groups),
-        mask=None if choices.mask is None else parse_array(choices.mask, "--mask"),
-        low=parse_range(choices.low, "--low"),
-        high=parse_range(choices.high, "--high"),
-    )
+    domain = _domain(network, images, choices)
+    check_scale(images, domain)
     return Setup(network, images, domain, memory)
+
+
+def _domain(network: Network, data: Dataset, choices: Choices) -> Domain:
+    low, high = choices.low, choices.high
+    columns: dict[str, list[str]] = {
+        name: getattr(choices, name) or []
+        for name in ("fixed", "integer", "categorical", "one_hot", "upwards", "downwards")
+    }
+    tabular = choices.label_column is not None or any(columns.values())
+    wish = choices.value_range or ("data" if choices.label_column is not None and (low, high) == ("0", "1") else None)
+    if wish is not None:
+        low, _, high = wish.partition(",")
+        high = low if low == "data" else high
+    if low != "data" and high != "data" and not tabular:
+        return make_domain(
+            network.input_shape,
+            groups=parse_groups(choices.groups),
+            mask=None if choices.mask is None else parse_array(choices.mask, "--mask"),
+            low=parse_range(low, "--low"),
+            high=parse_range(high, "--high"),
+        )
+    if choices.mask is not None or choices.groups not in ("auto", "feature"):
+        raise ConfigError("--mask and --groups go by position, tables by name: give --fixed and --one-hot instead")
+    return table_domain(
+        data,
+        low=None if low == "data" else parse_range(low, "--low"),
+        high=None if high == "data" else parse_range(high, "--high"),
+        **columns,
+    )
 
 
 def make_settings(
@@ -76,6 +104,7 @@ def make_settings(
     memory_bytes: int,
     max_t: int,
     *,
+    domain: Domain | None = None,
     attack_queries: int = ATTACK_QUERIES,
     sample_ms: float = 0.0,
     seed: int = 0,
@@ -83,7 +112,7 @@ def make_settings(
     """How to search, from what the user typed; words that are not known are refused."""
     return Settings(
         max_t=max_t,
-        epsilon=search.epsilon,
+        **spacing(domain, search.epsilon, search.points),
         grid=cast("GridKind", search.grid),
         colours=cast("Colours", search.colours),
         memory_bytes=memory_bytes,

@@ -60,7 +60,7 @@ def verify(
     opt.check_budget(time_budget)
     setup = prepare(model, data, choices)
     image = select(setup.data, indices=[index])
-    settings = make_settings(search, setup.memory_bytes, max(1, radius))
+    settings = make_settings(search, setup.memory_bytes, max(1, radius), domain=setup.domain)
     screen = Console(stderr=True, highlight=False)
     tell = (lambda _: None) if output.silent else lambda text: screen.print(text, markup=False, soft_wrap=True)
     with stop_on_signal() as stop:
@@ -69,7 +69,8 @@ def verify(
             image,
             radius=radius,
             guarantee=settings.guarantee,
-            epsilon=settings.epsilon,
+            epsilon=search.epsilon,
+            points=search.points,
             grid=settings.grid,
             colours=settings.colours,
             domain=setup.domain,

@@ -22,7 +22,7 @@ def inspect(
     input_shape: opt.InputShapeOption = None,
     groups: opt.GroupsOption = "auto",
     colours: opt.ColoursOption = "grid",
-    epsilon: opt.EpsilonOption = 0.25,
+    epsilon: opt.EpsilonOption = None,
     device: opt.DeviceOption = "auto",
     as_json: opt.JsonOption = False,
 ) -> None:
@@ -37,7 +37,7 @@ def inspect(
 
     network = load(model, input_shape=parse_shape(input_shape), device=device)
     domain = make_domain(network.input_shape, groups=parse_groups(groups))
-    grid = make_grid(domain, epsilon, colours=colours)  # type: ignore[arg-type]
+    grid = make_grid(domain, epsilon or 0.25, colours=colours)  # type: ignore[arg-type]
     engine = choose_engine(network, domain.to(network.device), grid.to(network.device))
     description = describe(engine)
     why_not = cannot_certify(network)

@@ -288,9 +288,7 @@ def _describe(settings: Settings, reason: str, network: Network) -> dict[str, st
 def _grid(network: Network, domain: Domain, settings: Settings) -> Tensor:
     by_thresholds = network.thresholds if settings.guarantee == "certified" else None
     colours = _colours(domain, settings)
-    return make_grid(
-        domain, settings.epsilon, settings.grid, colours, points=settings.points, thresholds=by_thresholds
-    )
+    return make_grid(domain, settings.epsilon, settings.grid, colours, points=settings.points, thresholds=by_thresholds)
 
 
 def _colours(domain: Domain, settings: Settings) -> Colours:

@@ -4,7 +4,7 @@ import copy
 import hashlib
 import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +19,15 @@ from l0tre.model.aten import UnsupportedOperationError
 from l0tre.model.calls import graph_from_calls, run_calls
 from l0tre.model.confirm import check_points, differs
 from l0tre.model.double import double_module
+from l0tre.model.estimator import (
+    estimator_digest,
+    estimator_names,
+    estimator_scores,
+    estimator_shape,
+    is_estimator,
+    refuse_unfitted,
+    thresholds,
+)
 from l0tre.model.footprint import sample_bytes
 from l0tre.model.graph import Graph, run
 from l0tre.model.module_import import import_module
@@ -29,6 +38,7 @@ from l0tre.model.pt2_import import read_pt2
 from l0tre.model.reference import resolve_reference
 from l0tre.model.rounding import make_round_off
 from l0tre.model.simplify import final_softmax, simplify, without_softmax
+from l0tre.names import NO_NAMES, Names
 
 __all__ = ["knows_its_shape", "load"]
 
@@ -60,13 +70,15 @@ class _Loaded:
     note: str = ""
     on_device: Callable[[torch.device], Callable[[Tensor], Tensor]] | None = None
     double: Callable[[Tensor], Tensor] | None = None
+    thresholds: tuple[Tensor, ...] | None = None
+    names: Names = NO_NAMES
 
 
 def knows_its_shape(source: Source) -> bool:
     """Whether a source says the shape of its input (files and networks of the zoo do, functions do not)."""
     if isinstance(source, str | Path):
         return ":" not in Path(source).name or Path(source).exists()
-    return isinstance(source, Network)
+    return isinstance(source, Network) or estimator_shape(source) is not None
 
 
 def load(
@@ -77,18 +89,21 @@ def load(
     input_shape: Sequence[int] | None = None,
     device: str = "auto",
     by_name: ByName = _no_names,
+    words: Mapping[int, Sequence[str]] | None = None,
 ) -> Network:
     """Load a classifier.
 
     Args:
         source: An ``.onnx`` or ``.pt2`` file, the name of a network of the zoo (``sdnn``), a reference
-            ``package.module:name`` or ``file.py:name``, an ``nn.Module``, or any function from a batch (torch or numpy)
-            to scores.
+            ``package.module:name`` or ``file.py:name``, an ``nn.Module``, a fitted classifier or pipeline with
+            scikit-learn's interface, or any function from a batch (torch or numpy) to scores.
         mean: Subtracted from the input inside the model: one number, or one for each channel.
         std: Divides the input inside the model, likewise.
         input_shape: Shape of one input; needed for modules and functions, checked for the others.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:0``.
         by_name: Gives the module and the input shape of a network that is known by name.
+        words: For classifiers with scikit-learn's interface that were fitted on a table: by position of a column the
+            words that the whole numbers 0, 1, ... in it stand for.
 
     Returns:
         The network. It was compared with its source on random inputs.
@@ -106,7 +121,7 @@ def load(
     target = pick_device(device)
     if target.type not in ("cpu", "cuda"):
         raise ModelError(f"device {device!r} is not supported: give auto, cpu, cuda or cuda:0")
-    loaded = _read(source, wish, by_name)
+    loaded = _read(source, wish, by_name, words or {})
     if wish is not None and wish != loaded.input_shape:
         raise ModelError(f"{_name(source)} takes inputs of shape {loaded.input_shape}, not {wish}")
     network = _finish(loaded, make_normalisation(mean, std, loaded.input_shape), target, _name(source))
@@ -133,9 +148,14 @@ def _name(source: Source) -> str:
     return type(source).__name__ if isinstance(source, nn.Module) else getattr(source, "__name__", repr(source))
 
 
-def _read(source: Source, shape: tuple[int, ...] | None, by_name: ByName) -> _Loaded:
+def _read(
+    source: Source, shape: tuple[int, ...] | None, by_name: ByName, words: Mapping[int, Sequence[str]]
+) -> _Loaded:
     if isinstance(source, str | Path):
-        return _read_named(str(source), shape, by_name)
+        return _read_named(str(source), shape, by_name, words)
+    refuse_unfitted(source)
+    if is_estimator(source):
+        return _read_estimator(source, shape, words)
     if shape is None:
         raise ModelError(
             f"{_name(source)} does not say the shape of its input: give `input_shape`, such as (1, 28, 28)"
@@ -148,7 +168,24 @@ def _read(source: Source, shape: tuple[int, ...] | None, by_name: ByName) -> _Lo
     raise ModelError(f"cannot load a network from {type(source).__name__}: give a file, a module or a function")
 
 
-def _read_named(name: str, shape: tuple[int, ...] | None, by_name: ByName) -> _Loaded:
+def _read_estimator(source: Any, shape: tuple[int, ...] | None, words: Mapping[int, Sequence[str]]) -> _Loaded:
+    shape = estimator_shape(source) or shape
+    if shape is None:
+        raise ModelError(f"{_name(source)} does not say how many features it takes: give `input_shape`, such as (30,)")
+    return _Loaded(
+        _guarded(estimator_scores(source, words), _name(source)),
+        None,
+        shape,
+        estimator_digest(source),
+        "a classifier of scikit-learn has no graph of operations",
+        thresholds=thresholds(source),
+        names=estimator_names(source),
+    )
+
+
+def _read_named(
+    name: str, shape: tuple[int, ...] | None, by_name: ByName, words: Mapping[int, Sequence[str]]
+) -> _Loaded:
     path, suffix = Path(name), Path(name).suffix.lower()
     if suffix in (".onnx", ".pt2"):
         if not path.is_file():
@@ -169,7 +206,7 @@ def _read_named(name: str, shape: tuple[int, ...] | None, by_name: ByName) -> _L
         )
     if ":" in name:
         target = resolve_reference(name)
-        loaded = _read(target, shape, by_name)
+        loaded = _read(target, shape, by_name, words)
         return loaded if loaded.fingerprint else replace(loaded, fingerprint=_code_digest(target))
     return _read_module(*by_name(name))
 
@@ -347,6 +384,8 @@ def _finish(loaded: _Loaded, normalisation: Normalisation | None, device: torch.
         literal=literal,
         double=_wide_reference(loaded.double, normalisation),
         dropped=dropped,
+        thresholds=None if normalisation is not None else loaded.thresholds,
+        names=loaded.names,
     )
     reason = "" if exact is None else differs(network, _unit_points(loaded.input_shape))
     return replace(network, exact=None, note=reason) if reason else network
