@@ -11,7 +11,7 @@ from torch import Tensor
 
 from l0tre.errors import ConfigError, DataError
 from l0tre.layout import channel_axis
-from l0tre.rules import FREE, Free, Restriction, Rules, same_rules
+from l0tre.rules import FREE, Restriction, Rules, same_rules
 
 __all__ = [
     "Colours",

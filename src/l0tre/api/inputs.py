@@ -66,10 +66,9 @@ def agree(
     Raises:
         L0treError: If either cannot be used, or they do not fit.
     """
-    if input_shape is not None or knows_its_shape(source):
-        if not is_estimator(source):
-            network = load(source, mean=mean, std=std, input_shape=input_shape, device=device)
-            return network, _aligned(network, read(network.input_shape))
+    if (input_shape is not None or knows_its_shape(source)) and not is_estimator(source):
+        network = load(source, mean=mean, std=std, input_shape=input_shape, device=device)
+        return network, _aligned(network, read(network.input_shape))
     data = read(None)
     shape = tuple(data.images.shape[1:]) if input_shape is None else input_shape
     words = data.names.words

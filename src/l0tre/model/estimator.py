@@ -109,7 +109,7 @@ def thresholds(estimator: Any) -> tuple[Tensor, ...] | None:
 
     Returns:
         float64 ``[thresholds]`` ascending for each feature: inputs whose values lie between the same thresholds get the
-        same scores, a value at a threshold those below it. ``None`` for what is no ensemble of trees, or one whose trees
+        same scores, a value at a threshold those below it. ``None`` for what is no ensemble of trees, or has trees that
         cannot be read.
     """
     trees, shape = _trees(estimator), estimator_shape(estimator)

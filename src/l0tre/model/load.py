@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from l0tre.errors import L0treError, ModelError
 from l0tre.model.aten import UnsupportedOperationError
-from l0tre.model.calls import graph_from_calls, run_calls
+from l0tre.model.calls import check_harmless, graph_from_calls, run_calls
 from l0tre.model.confirm import check_points, differs
 from l0tre.model.double import double_module
 from l0tre.model.estimator import (
@@ -192,13 +192,7 @@ def _read_named(
             raise ModelError(f"there is no file {name}: give the path of an .onnx or .pt2 file")
         if suffix == ".onnx":
             return _read_onnx(path)
-        program = read_pt2(path)
-        graph = graph_from_calls(program)
-
-        def call(x: Tensor) -> Tensor:
-            return run_calls(program, x)
-
-        return _Loaded(_guarded(call, name), graph, graph.input_shape, _digest(graph), double=call)
+        return _read_program(path)
     if suffix in (".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".h5", ".keras", ".tflite"):
         raise ModelError(
             f"{name}: {suffix} files are not read (most are pickles, which can run code when opened): export the "
@@ -211,8 +205,24 @@ def _read_named(
     return _read_module(*by_name(name))
 
 
+def _read_program(path: Path) -> _Loaded:
+    program = read_pt2(path)
+
+    def call(x: Tensor) -> Tensor:
+        return run_calls(program, x)
+
+    guarded = _guarded(call, str(path))
+    try:
+        graph = graph_from_calls(program)
+    except UnsupportedOperationError as error:
+        check_harmless(program)
+        note = f"it is run by torch as it is: {error}"
+        return _Loaded(guarded, None, program.input_shape, hashlib.sha256(path.read_bytes()).hexdigest(), note)
+    return _Loaded(guarded, graph, graph.input_shape, _digest(graph), double=call)
+
+
 def _read_onnx(path: Path) -> _Loaded:
-    scores, wide = onnx_scores(path), onnx_double_scores(path)
+    scores = onnx_scores(path)
 
     def source(x: Tensor) -> Tensor:
         return torch.from_numpy(scores(x.numpy()))
@@ -221,7 +231,9 @@ def _read_onnx(path: Path) -> _Loaded:
         graph = import_onnx(path)
     except UnsupportedOperationError as error:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        return _Loaded(source, None, onnx_input_shape(path), digest, str(error))
+        note = f"it is run by onnxruntime as it is, without gradients: {error}"
+        return _Loaded(_guarded(source, str(path)), None, onnx_input_shape(path), digest, note)
+    wide = onnx_double_scores(path)
     return _Loaded(source, graph, graph.input_shape, _digest(graph), double=lambda x: torch.from_numpy(wide(x.numpy())))
 
 

@@ -45,8 +45,8 @@ class Network:
         literal: The operations as the source has them, nothing folded, in float64 on the CPU; a softmax at the end is
             left out. For the round-off of the source.
         double: The source evaluated in float64 on the CPU, by code that shares nothing with the importer.
-        thresholds: For a function that is constant between thresholds (an ensemble of trees), those of each value, float64:
-            values at or below one are on its one side. ``None`` for all others.
+        thresholds: For a function that is constant between thresholds (an ensemble of trees), those of each value,
+            float64: values at or below one are on its one side. ``None`` for all others.
         names: What the source calls its values and classes.
         dropped: The softmax or log-softmax at the source's end that the graphs leave out, see ``simplify``.
     """

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from l0tre.errors import ModelError, require
+from l0tre.model.call_site import UnsupportedOperationError
 from l0tre.model.graph import Graph, GraphBuilder
 from l0tre.model.onnx_call import Array, Call, Value
 from l0tre.model.onnx_operators import FOLDED, OPERATORS
@@ -46,7 +47,8 @@ def import_onnx(path: Path) -> Graph:
         The network, with one output vector ``(classes,)`` per sample.
 
     Raises:
-        UnsupportedOperationError: If it computes in a type narrower than float32.
+        UnsupportedOperationError: If it computes in a type narrower than float32, or by an operator that is not
+            supported.
         ModelError: If the file cannot be read, is inconsistent or needs something that is not supported.
     """
     onnx = require("onnx", "onnx")
@@ -277,7 +279,7 @@ def _refuse_unsupported(nodes: Iterable[Any]) -> None:
         if node.domain not in ("", "ai.onnx") or not (node.op_type in OPERATORS or node.op_type in FOLDED):
             operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
             known, constant = ", ".join(sorted(OPERATORS)), ", ".join(sorted(FOLDED - set(OPERATORS)))
-            raise ModelError(
+            raise UnsupportedOperationError(
                 f"ONNX operator {operator} (node {_label(node)}) is not supported; supported are {known}, and between "
                 f"constants also {constant}"
             )

@@ -45,8 +45,8 @@ def resolve_reference(text: str) -> nn.Module | Callable[..., Any]:
             target = _made(target, text)
     if not callable(target) and not is_estimator(target):
         raise ModelError(
-            f"{text} is a {type(target).__name__}: expected an nn.Module, a fitted classifier, or a function from a batch to "
-            "scores"
+            f"{text} is a {type(target).__name__}: expected an nn.Module, a fitted classifier, or a function from "
+            "a batch to scores"
         )
     found: nn.Module | Callable[..., Any] = target
     return found
