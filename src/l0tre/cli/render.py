@@ -82,6 +82,8 @@ def show_snapshot(result: Snapshot, console: Console, *, every: bool = False) ->
         f"{escape(config['data']['name'])} ({len(result.excluded)} left out), bounds in {unit}s:",
         soft_wrap=True,  # paths stay whole, for copying
     )
+    if reading := config["model"].get("reading"):
+        console.print(f"  network: {reading}", markup=False, soft_wrap=True)
     show_classified(*counts(result), console, "  ")
     sampled = all(image.guarantee == "sampled" for image in result.images)
     known = "none is claimed: this is a sample" if sampled else f"so many {unit}s can change safely"

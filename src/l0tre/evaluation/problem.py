@@ -204,6 +204,7 @@ def make_problem(
             "fingerprint": network.fingerprint,
             "input_shape": list(network.input_shape),
             "classes": network.classes,
+            **({"reading": network.reading} if network.reading else {}),
         },
         "domain": {"unit": domain.unit, "groups": domain.groups},
         "settings": asdict(settings),

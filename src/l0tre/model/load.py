@@ -38,6 +38,7 @@ from l0tre.model.pt2_import import read_pt2
 from l0tre.model.reference import resolve_reference
 from l0tre.model.rounding import make_round_off
 from l0tre.model.simplify import final_softmax, simplify, without_softmax
+from l0tre.model.two_classes import append_two_classes, read_single, two_scores
 from l0tre.names import NO_NAMES, Names
 
 __all__ = ["knows_its_shape", "load"]
@@ -72,6 +73,7 @@ class _Loaded:
     double: Callable[[Tensor], Tensor] | None = None
     thresholds: tuple[Tensor, ...] | None = None
     names: Names = NO_NAMES
+    reading: str = ""
 
 
 def knows_its_shape(source: Source) -> bool:
@@ -298,7 +300,9 @@ def _guarded(call: Callable[[Tensor], Any], name: str) -> Callable[[Tensor], Ten
             ) from error
         if not isinstance(result, Tensor):
             raise ModelError(f"{name} returns a {type(result).__name__}: expected one tensor of scores")
-        _check_shape(result, len(x), name)
+        single = result.shape in ((len(x),), (len(x), 1))  # one number for two classes
+        if not single:
+            _check_shape(result, len(x), name)
         return result.to(torch.float32)
 
     return scores
@@ -350,7 +354,33 @@ def _numbers(result: Any) -> np.ndarray:
     raise TypeError(f"it returns a {type(result).__name__}, expected an array of scores")
 
 
+def _of_two_classes(loaded: _Loaded, name: str) -> _Loaded:
+    """A network that gives one number for two classes as one of two scores; any other one as it is."""
+    try:
+        kind = read_single(loaded.source, _unit_points(loaded.input_shape))
+    except L0treError:
+        raise
+    except Exception as error:  # the file can ask torch for anything
+        raise ModelError(f"{name} fails on a batch: {type(error).__name__}: {error}") from error
+    if kind is None:
+        return loaded
+    points = _unit_points(loaded.input_shape)
+    if loaded.graph is not None and run(loaded.graph, points.double()).shape != (len(points), 1):
+        loaded = replace(loaded, graph=None, double=None, note="its only number for each input has no axis of its own")
+    place, read = loaded.on_device, kind
+    meaning = "a probability (above 0.5: class 1)" if kind == "probability" else "a logit (above 0: class 1)"
+    return replace(
+        loaded,
+        source=two_scores(loaded.source, kind),
+        graph=None if loaded.graph is None else append_two_classes(loaded.graph, kind),
+        on_device=None if place is None else lambda device: two_scores(place(device), read),
+        double=None if loaded.double is None else two_scores(loaded.double, kind),
+        reading=f"it gives one number for two classes, read as {meaning}",
+    )
+
+
 def _finish(loaded: _Loaded, normalisation: Normalisation | None, device: torch.device, name: str) -> Network:
+    loaded = _of_two_classes(loaded, name)
     source, graph = loaded.source, loaded.graph
 
     def reference(x: Tensor) -> Tensor:
@@ -398,6 +428,7 @@ def _finish(loaded: _Loaded, normalisation: Normalisation | None, device: torch.
         dropped=dropped,
         thresholds=None if normalisation is not None else loaded.thresholds,
         names=loaded.names,
+        reading=loaded.reading,
     )
     reason = "" if exact is None else differs(network, _unit_points(loaded.input_shape))
     return replace(network, exact=None, note=reason) if reason else network

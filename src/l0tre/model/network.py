@@ -48,6 +48,7 @@ class Network:
         thresholds: For a function that is constant between thresholds (an ensemble of trees), those of each value,
             float64: values at or below one are on its one side. ``None`` for all others.
         names: What the source calls its values and classes.
+        reading: How its output was understood, in words, where that is not plain.
         dropped: The softmax or log-softmax at the source's end that the graphs leave out, see ``simplify``.
     """
 
@@ -68,6 +69,7 @@ class Network:
     dropped: str = ""
     thresholds: tuple[Tensor, ...] | None = None
     names: Names = NO_NAMES
+    reading: str = ""
 
     @torch.inference_mode()
     def scores(self, x: Tensor) -> Tensor:
