@@ -19,6 +19,7 @@ from l0tre.evaluation.problem import GuaranteeWish, Settings, make_problem, spac
 from l0tre.evaluation.results import Snapshot
 from l0tre.halting import Clock, Halted
 from l0tre.model.load import Source
+from l0tre.names import names_of
 from l0tre.store import Inputs, Run, create_run, open_run, read_config, read_inputs
 from l0tre.threads import with_threads
 
@@ -271,7 +272,15 @@ def resume_anytime(
         if "path" not in model:
             raise StoreError(f"the run in {folder} used a network given from Python: pass the network to resume it")
         shape = tuple(model["input_shape"])
-        network = load(model["path"], mean=model["mean"], std=model["std"], input_shape=shape, device=device)
+        network = load(
+            model["path"],
+            mean=model["mean"],
+            std=model["std"],
+            input_shape=shape,
+            device=device,
+            weights=model.get("weights"),
+            words=names_of(config)[0].words,
+        )
     net = load(network, input_shape=tuple(inputs.images.shape[1:]), device=device)
     if net.fingerprint != model["fingerprint"]:
         raise StoreError(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,7 @@ def agree(
     input_shape: Shape | None = None,
     mean: Numbers | None = None,
     std: Numbers | None = None,
+    weights: Path | None = None,
 ) -> tuple[Network, Dataset]:
     """Load a network and data of one shape: the network's if it says one, else the data's.
 
@@ -59,6 +61,7 @@ def agree(
         input_shape: Shape of one input, if the user gave one.
         mean: As for :func:`l0tre.load`.
         std: As for :func:`l0tre.load`.
+        weights: As for :func:`l0tre.load`.
 
     Returns:
         The network and the data.
@@ -67,12 +70,12 @@ def agree(
         L0treError: If either cannot be used, or they do not fit.
     """
     if (input_shape is not None or knows_its_shape(source)) and not is_estimator(source):
-        network = load(source, mean=mean, std=std, input_shape=input_shape, device=device)
+        network = load(source, mean=mean, std=std, input_shape=input_shape, device=device, weights=weights)
         return network, _aligned(network, read(network.input_shape))
     data = read(None)
     shape = tuple(data.images.shape[1:]) if input_shape is None else input_shape
     words = data.names.words
-    network = load(source, mean=mean, std=std, input_shape=shape, device=device, words=words)
+    network = load(source, mean=mean, std=std, input_shape=shape, device=device, words=words, weights=weights)
     return network, _aligned(network, data)
 
 

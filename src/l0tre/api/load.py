@@ -1,6 +1,7 @@
 """Load a network from a file, from Python, or from the zoo by its name."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from torch import nn
 
@@ -21,6 +22,7 @@ def load(
     input_shape: Sequence[int] | None = None,
     device: str = "auto",
     words: Mapping[int, Sequence[str]] | None = None,
+    weights: str | Path | None = None,
 ) -> Network:
     """Load a classifier.
 
@@ -34,6 +36,8 @@ def load(
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:0``.
         words: For classifiers fitted on a table with words: by position of a column the words that the whole numbers
             0, 1, ... in it stand for (``Dataset.names.words``).
+        weights: For a module or a class of modules: a ``.safetensors`` file, or a ``.pth`` or ``.pt`` file of a
+            ``state_dict``, of which nothing but tensors is read.
 
     Returns:
         The network. It was compared with its source on random inputs.
@@ -42,7 +46,14 @@ def load(
         ModelError: If it cannot be loaded, or gives other scores than its source, or scores that cannot be used.
     """
     return load_source(
-        source, mean=mean, std=std, input_shape=input_shape, device=device, by_name=_from_zoo, words=words
+        source,
+        mean=mean,
+        std=std,
+        input_shape=input_shape,
+        device=device,
+        by_name=_from_zoo,
+        words=words,
+        weights=weights,
     )
 
 

@@ -115,6 +115,14 @@ class Choices:
     std: Annotated[
         str | None, typer.Option(help="Standard deviation inside the model, likewise.", rich_help_panel=MODEL)
     ] = None
+    weights: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Weights for file.py:Class: .safetensors, or .pth with a state_dict (only tensors are read).",
+            rich_help_panel=MODEL,
+        ),
+    ] = None
     input_shape: InputShapeOption = None
     device: DeviceOption = "auto"
     data_dir: DataDirOption = None

@@ -63,6 +63,7 @@ def prepare(model: str, data: str, choices: Choices) -> Setup:
         input_shape=parse_shape(choices.input_shape),
         mean=parse_numbers(choices.mean, "--mean"),
         std=parse_numbers(choices.std, "--std"),
+        weights=choices.weights,
     )
     memory = 0 if choices.memory is None else parse_size(choices.memory)
     domain = _domain(network, images, choices)

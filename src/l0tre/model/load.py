@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from l0tre.errors import L0treError, ModelError
+from l0tre.errors import L0treError, ModelError, require
 from l0tre.model.aten import UnsupportedOperationError
 from l0tre.model.calls import check_harmless, graph_from_calls, run_calls
 from l0tre.model.confirm import check_points, differs
@@ -92,6 +92,7 @@ def load(
     device: str = "auto",
     by_name: ByName = _no_names,
     words: Mapping[int, Sequence[str]] | None = None,
+    weights: str | Path | None = None,
 ) -> Network:
     """Load a classifier.
 
@@ -106,6 +107,8 @@ def load(
         by_name: Gives the module and the input shape of a network that is known by name.
         words: For classifiers with scikit-learn's interface that were fitted on a table: by position of a column the
             words that the whole numbers 0, 1, ... in it stand for.
+        weights: For a module or a class of modules: a ``.safetensors`` file, or a ``.pth`` or ``.pt`` file of a
+            ``state_dict``, of which nothing but tensors is read.
 
     Returns:
         The network. It was compared with its source on random inputs.
@@ -123,13 +126,35 @@ def load(
     target = pick_device(device)
     if target.type not in ("cpu", "cuda"):
         raise ModelError(f"device {device!r} is not supported: give auto, cpu, cuda or cuda:0")
-    loaded = _read(source, wish, by_name, words or {})
+    given = source if weights is None else _with_weights(source, Path(weights))
+    loaded = _read(given, wish, by_name, words or {})
     if wish is not None and wish != loaded.input_shape:
         raise ModelError(f"{_name(source)} takes inputs of shape {loaded.input_shape}, not {wish}")
     network = _finish(loaded, make_normalisation(mean, std, loaded.input_shape), target, _name(source))
     if not isinstance(source, str | Path):
         return network
-    return replace(network, origin={"path": _place(str(source)), "mean": _plain(mean), "std": _plain(std)})
+    origin = {"path": _place(str(source)), "mean": _plain(mean), "std": _plain(std)}
+    return replace(network, origin=origin if weights is None else {**origin, "weights": str(Path(weights).resolve())})
+
+
+def _with_weights(source: Source, path: Path) -> nn.Module:
+    """A module with the weights of a file."""
+    module = resolve_reference(str(source)) if isinstance(source, str | Path) and ":" in str(source) else source
+    if not isinstance(module, nn.Module):
+        raise ModelError(f"weights {path} are for modules: give file.py:Class, package.module:name or an nn.Module")
+    try:
+        if path.suffix == ".safetensors":
+            state = require("safetensors.torch", "zoo").load_file(str(path))
+        else:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+        module = copy.deepcopy(module)
+        module.load_state_dict(state)
+    except L0treError:
+        raise
+    except Exception as error:  # errors of the file system, pickle, safetensors and torch
+        reason = " ".join(str(error).split())[:300]
+        raise ModelError(f"{path} does not hold weights for {_name(source)}: {reason}") from error
+    return module
 
 
 def _place(name: str) -> str:
@@ -193,7 +218,7 @@ def _read_named(
         if not path.is_file():
             raise ModelError(f"there is no file {name}: give the path of an .onnx or .pt2 file")
         if suffix == ".onnx":
-            return _read_onnx(path)
+            return _read_onnx(path, shape)
         return _read_program(path)
     if suffix in (".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".h5", ".keras", ".tflite"):
         raise ModelError(
@@ -223,19 +248,19 @@ def _read_program(path: Path) -> _Loaded:
     return _Loaded(guarded, graph, graph.input_shape, _digest(graph), double=call)
 
 
-def _read_onnx(path: Path) -> _Loaded:
-    scores = onnx_scores(path)
+def _read_onnx(path: Path, shape: tuple[int, ...] | None) -> _Loaded:
+    scores = onnx_scores(path, shape)
 
     def source(x: Tensor) -> Tensor:
         return torch.from_numpy(scores(x.numpy()))
 
     try:
-        graph = import_onnx(path)
+        graph = import_onnx(path, shape)
     except UnsupportedOperationError as error:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         note = f"it is run by onnxruntime as it is, without gradients: {error}"
-        return _Loaded(_guarded(source, str(path)), None, onnx_input_shape(path), digest, note)
-    wide = onnx_double_scores(path)
+        return _Loaded(_guarded(source, str(path)), None, onnx_input_shape(path, shape), digest, note)
+    wide = onnx_double_scores(path, shape)
     return _Loaded(source, graph, graph.input_shape, _digest(graph), double=lambda x: torch.from_numpy(wide(x.numpy())))
 
 
@@ -252,6 +277,12 @@ def _digest(graph: Graph) -> str:
 
 
 def _read_module(module: nn.Module, shape: tuple[int, ...]) -> _Loaded:
+    narrow = next((p.dtype for p in module.parameters() if p.is_floating_point() and p.dtype != torch.float32), None)
+    if narrow is not None:
+        raise ModelError(
+            f"{_name(module)} has weights of type {str(narrow).removeprefix('torch.')}, inputs are float32: give it as "
+            "module.float()"
+        )
     frozen = copy.deepcopy(module).cpu().eval().requires_grad_(False)
     graph, note, double = None, "", None
     try:
