@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from l0tre.api.compare import Comparison, compare
     from l0tre.api.evaluate import anytime, evaluate, resume, resume_anytime
     from l0tre.api.load import load
+    from l0tre.api.runs import load_run
     from l0tre.api.sensitivity import Sensitivity, sensitivity
     from l0tre.api.tables import table_domain
     from l0tre.api.verify import Verdict, verify
@@ -50,6 +51,7 @@ __all__ = [
     "evaluate",
     "load",
     "load_data",
+    "load_run",
     "make_domain",
     "read_certificate",
     "restrict",
@@ -73,6 +75,7 @@ _HOMES = {
     "l0tre.domain": ("Domain", "make_domain", "restrict"),
     "l0tre.errors": ("L0treError", "L0treWarning"),
     "l0tre.api.load": ("load",),
+    "l0tre.api.runs": ("load_run",),
     "l0tre.model.network": ("Network",),
     "l0tre.evaluation.results": ("ImageBounds", "Result", "Snapshot", "Witness"),
     "l0tre.api.sensitivity": ("Sensitivity", "sensitivity"),

@@ -220,6 +220,7 @@ def resume(
     folder: str | Path,
     network: Source | None = None,
     *,
+    max_t: int | None = None,
     device: str = "auto",
     time_budget: float | None = None,
     stop: Callable[[], bool] = lambda: False,
@@ -229,6 +230,7 @@ def resume(
     Args:
         folder: The run folder.
         network: The network, if it did not come from a file or a name; it must be the same one.
+        max_t: A larger number of groups changed together than the run began with; ``None`` for that one.
         device: Where to compute.
         time_budget: Seconds for this call; ``None`` for no limit.
         stop: Asked between two steps.
@@ -239,13 +241,14 @@ def resume(
     Raises:
         StoreError: If the folder is not a run, is damaged, or the network is another one.
     """
-    return _last(resume_anytime(folder, network, device=device, time_budget=time_budget, stop=stop))
+    return _last(resume_anytime(folder, network, max_t=max_t, device=device, time_budget=time_budget, stop=stop))
 
 
 def resume_anytime(
     folder: str | Path,
     network: Source | None = None,
     *,
+    max_t: int | None = None,
     device: str = "auto",
     time_budget: float | None = None,
     stop: Callable[[], bool] = lambda: False,
@@ -256,6 +259,7 @@ def resume_anytime(
     Args:
         folder: As for :func:`resume`, likewise all that follow but ``tell``.
         network: The network.
+        max_t: Most groups changed together.
         device: Where to compute.
         time_budget: Seconds.
         stop: Asked between two batches.
@@ -267,6 +271,9 @@ def resume_anytime(
     _check_budget(time_budget)
     folder = Path(folder)
     config, inputs = read_config(folder), read_inputs(folder)
+    raised = max_t is not None and _raised(config, max_t)
+    if raised:
+        config = {**config, "settings": {**config["settings"], "max_t": max_t}}
     model = config["model"]
     if network is None:
         if "path" not in model:
@@ -298,6 +305,9 @@ def resume_anytime(
     )
     run = open_run(folder)
     state = run.load_state()
+    if raised:
+        run.set_config(config)
+        state.finished = False
     if [bounds.index for bounds in state.bounds] != list(problem.indices):
         run.close()
         raise StoreError(f"{folder} holds other images than the network classifies correctly now: start a new run")
@@ -324,6 +334,17 @@ def before_the_first_step(time_budget: float | None, stop: Callable[[], bool]) -
             f"the time (`time_budget` {time_budget:g} s) was over before the network had classified all inputs: give "
             "more time or fewer inputs (`limit`)"
         ) from error
+
+
+def _raised(config: Mapping[str, Any], max_t: int) -> bool:
+    """Whether a run is to go further than it began with."""
+    before, sampled = config["settings"]["max_t"], config["settings"].get("sample_ms", 0)
+    if max_t < before or (sampled and max_t != before):
+        why = "its sets of groups are of one size" if sampled else "what is done is not undone"
+        raise ConfigError(
+            f"`max_t` is {max_t}, the run began with {before}, and {why}: give {before} or more, or leave it"
+        )
+    return bool(max_t > before)
 
 
 def _check_budget(seconds: float | None) -> None:

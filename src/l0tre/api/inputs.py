@@ -3,14 +3,16 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as TorchDataset
 
 from l0tre.api.load import load
-from l0tre.data import Dataset, from_arrays
+from l0tre.data import Dataset, from_arrays, load_data
 from l0tre.data.layout import fit
 from l0tre.data.tables import TableColumns, is_frame, raw_of_frame
 from l0tre.domain import Domain
@@ -160,6 +162,13 @@ def reader(images: Images, labels: Labels = None, *, resize: bool = False) -> Re
     Raises:
         DataError: If labels come with a data set.
     """
+    if isinstance(images, str | Path):
+        if labels is not None:
+            raise DataError(f"{images} has its own labels: give labels only with arrays")
+        path = images
+        return lambda shape: load_data(path, input_shape=shape, resize=resize and shape is not None)
+    if labels is None:
+        images, labels = unpacked(images)
     if is_frame(images):
         raw = raw_of_frame(images, TableColumns("none"))
         rows, names = raw.images, raw.names
@@ -206,6 +215,28 @@ def describe_data(data: Dataset) -> dict[str, Any]:
     found: dict[str, Any] = {"data": {"name": data.name, "labelled": data.labels is not None}}
     names = data.names.to_config(data.indices)
     return {**found, "names": names} if names else found
+
+
+def unpacked(images: Any) -> tuple[Any, Any]:
+    """Inputs and labels from pairs: ``(x, y)``, a torch data set of such pairs, or a loader of batches of them.
+
+    Anything else is given back with no labels.
+    """
+    if isinstance(images, tuple) and len(images) == 2:
+        return images
+    if isinstance(images, DataLoader):
+        batches = [batch if isinstance(batch, list | tuple) else (batch,) for batch in images]
+    elif isinstance(images, TorchDataset):
+        batches = [item if isinstance(item, list | tuple) else (item,) for item in cast(Any, images)]
+        batches = [tuple(torch.as_tensor(part)[None] for part in item) for item in batches]
+    else:
+        return images, None
+    if not batches:
+        raise DataError("the data set holds nothing: give at least one input")
+    columns = [torch.cat([torch.as_tensor(part) for part in column]) for column in zip(*batches, strict=True)]
+    if len(columns) > 2:
+        raise DataError(f"the data set gives {len(columns)} things for each input: expected an input and its label")
+    return columns[0], columns[1] if len(columns) == 2 else None
 
 
 def _batch_of_one(image: np.ndarray | Tensor, shape: Shape | None) -> np.ndarray | Tensor:

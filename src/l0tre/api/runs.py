@@ -17,7 +17,7 @@ from l0tre.model.network import Network
 from l0tre.store import read_config, read_inputs, read_snapshot
 from l0tre.store.database import DATABASE
 
-__all__ = ["Watch", "go_on", "last_of"]
+__all__ = ["Watch", "go_on", "last_of", "load_run"]
 
 # Goes through the snapshots of a run, whose name comes first, and returns the last one.
 Watch = Callable[[str, Iterator[Snapshot]], Snapshot]
@@ -77,6 +77,15 @@ def _check_same(folder: Path, network: Network, data: Dataset, settings: Setting
         stored = config["settings"].get(name, wish)
         if name != "memory_bytes" and stored != wish and (name, wish) != ("guarantee", "auto"):
             raise StoreError(f"{folder} holds a run with `{name}` {stored}, not {wish}: {other}")
+
+
+def load_run(folder: str | Path) -> Snapshot:
+    """The result of a run folder as last recorded; also while another process goes on with it.
+
+    Raises:
+        StoreError: If it is not a run folder, or damaged.
+    """
+    return read_snapshot(Path(folder))
 
 
 def last_of(_: str, snapshots: Iterator[Snapshot]) -> Snapshot:

@@ -14,7 +14,16 @@ from l0tre.errors import ConfigError, MissingExtraError
 
 __all__ = ["evaluate"]
 
-WITH_RESUME = ("model", "resume", "time_budget", "device", "quiet", "as_json")  # all else is stored in the run
+WITH_RESUME = (
+    "model",
+    "resume",
+    "max_t",
+    "fail_under",
+    "time_budget",
+    "device",
+    "quiet",
+    "as_json",
+)  # all else is stored in the run
 
 
 @app.command()
@@ -53,6 +62,10 @@ def evaluate(
             rich_help_panel=opt.SEARCH,
         ),
     ] = ATTACK_QUERIES,
+    fail_under: Annotated[
+        float | None,
+        typer.Option(metavar="RADIUS", help="Exit code 1 if the mean lower bound is below this, for tests in CI."),
+    ] = None,
     *,
     search: opt.Search,
     choices: opt.Choices,
@@ -80,7 +93,7 @@ def evaluate(
     with stop_on_signal() as stop:
         if setup is None:
             snapshots = resume_anytime(
-                Path(model), device=choices.device, time_budget=time_budget, stop=stop, tell=tell
+                Path(model), max_t=max_t, device=choices.device, time_budget=time_budget, stop=stop, tell=tell
             )
         else:
             settings = make_settings(
@@ -111,6 +124,9 @@ def evaluate(
         _write_report(out, output.silent)
     if stopped:
         raise typer.Exit(130)
+    if fail_under is not None and not result.lower >= fail_under:
+        typer.echo(f"failed: the mean lower bound {result.lower:.3f} is below {fail_under:g}", err=True)
+        raise typer.Exit(1)
 
 
 def how_to_go_on(out: Path | None) -> str:
@@ -132,7 +148,7 @@ def _refuse_with_resume(context: typer.Context) -> None:
         names = ", ".join(parameter.opts[0] if parameter.opts[0].startswith("-") else "DATA" for parameter in given)
         raise ConfigError(
             f"{names} cannot be given with --resume, a run goes on as it was set up: give the run folder alone, "
-            "with --time-budget, --device, --quiet or --json"
+            "with --max-t, --fail-under, --time-budget, --device, --quiet or --json"
         )
 
 

@@ -1,7 +1,7 @@
 """Results as text."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import typer
 from rich.console import Console
@@ -16,12 +16,21 @@ from l0tre.cli.flags import in_flags
 from l0tre.domain import Domain
 from l0tre.evaluation.accuracy import classified, counts, doubt
 from l0tre.evaluation.changes import changes
+from l0tre.evaluation.forecast import duration
 from l0tre.evaluation.results import ImageBounds, Snapshot
 from l0tre.exhaustive.describe import Description
 from l0tre.model.network import Network
 from l0tre.names import Names, names_of
 
-__all__ = ["print_snapshot", "show_check", "show_classified", "show_description", "show_snapshot", "show_verdict"]
+__all__ = [
+    "print_snapshot",
+    "show_check",
+    "show_classified",
+    "show_costs",
+    "show_description",
+    "show_snapshot",
+    "show_verdict",
+]
 
 ROWS = 25  # images listed on a terminal; files have them all
 
@@ -185,6 +194,16 @@ def show_check(result: CheckResult, proof: Certificate, index: int, console: Con
         f"each was bounded again (smallest margin {result.margin:.4g}; {result.splits} split further)"
     )
     console.print(f"{result.seconds:.2f} s")
+
+
+def show_costs(costs: Sequence[Mapping[str, float]], unit: str, console: Console) -> None:
+    """Print what an exhaustive search costs, level by level."""
+    console.print("cost of the grid search for one input, here (proofs take other amounts of work):")
+    for cost in costs:
+        console.print(
+            f"  t = {cost['t']:.0f}: {cost['sets']:,.0f} sets of {unit}s, {cost['points']:,.0f} grid points, "
+            f"at most about {duration(cost['seconds'])}"
+        )
 
 
 def show_description(

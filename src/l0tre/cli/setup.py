@@ -17,8 +17,9 @@ from l0tre.errors import ConfigError
 from l0tre.evaluation.problem import GuaranteeWish, Settings, spacing
 from l0tre.memory import parse_size
 from l0tre.model.network import Network
+from l0tre.names import Names
 
-__all__ = ["Setup", "make_settings", "parse_groups", "parse_shape", "prepare"]
+__all__ = ["Setup", "make_settings", "parse_class", "parse_groups", "parse_shape", "prepare"]
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,16 @@ def make_settings(
         guarantee=cast("GuaranteeWish", search.guarantee),
         attack_queries=attack_queries,
     )
+
+
+def parse_class(text: str, classes: int, names: Names) -> int:
+    """A class by its name or its number."""
+    if text in names.classes:
+        return names.classes.index(text)
+    if text.isdecimal() and int(text) < classes:
+        return int(text)
+    named = f" ({', '.join(names.classes[:12])}{', ...' if len(names.classes) > 12 else ''})" if names.classes else ""
+    raise ConfigError(f"--targeted is {text}: the network has classes 0 to {classes - 1}{named}")
 
 
 def parse_numbers(text: str | None, option: str) -> list[float] | None:

@@ -28,9 +28,10 @@ def inspect(
 ) -> None:
     """Tell how a network will be searched: windows or whole forward passes, how far a pixel reaches, what it saves."""
     from l0tre.api.load import load
-    from l0tre.cli.render import show_description
+    from l0tre.cli.render import show_costs, show_description
     from l0tre.cli.setup import parse_groups, parse_shape
     from l0tre.domain import make_domain, make_grid
+    from l0tre.evaluation.forecast import level_costs
     from l0tre.evaluation.problem import cannot_certify
     from l0tre.exhaustive.describe import describe
     from l0tre.exhaustive.scanner import choose_engine
@@ -40,6 +41,7 @@ def inspect(
     grid = make_grid(domain, epsilon or 0.25, colours=colours)  # type: ignore[arg-type]
     engine = choose_engine(network, domain.to(network.device), grid.to(network.device))
     description = describe(engine)
+    costs = level_costs(network, domain, grid.shape[1], description.saving)
     why_not = cannot_certify(network)
     if as_json:
         facts = {
@@ -49,9 +51,14 @@ def inspect(
             "certifiable": not why_not,
             "why_not_certifiable": why_not,
         }
-        typer.echo(json.dumps({**facts, "unit": domain.unit, "groups": domain.groups, **asdict(description)}, indent=1))
+        typer.echo(
+            json.dumps(
+                {**facts, "unit": domain.unit, "groups": domain.groups, **asdict(description), "cost": costs}, indent=1
+            )
+        )
     else:
         show_description(network, domain, description, why_not, Console(highlight=False))
+        show_costs(costs, domain.unit, Console(highlight=False))
 
 
 @app.command()

@@ -1,12 +1,19 @@
 """What a level will cost, from its first step."""
 
+import math
 import time
 from dataclasses import dataclass, field
 
-__all__ = ["Forecast", "duration"]
+import torch
+
+from l0tre.domain import Domain
+from l0tre.model.network import Network
+
+__all__ = ["Forecast", "duration", "level_costs"]
 
 WORTH_SAYING = 30.0  # seconds that a level must be expected to take
 LEAST_SHARE = 1e-9  # of a level that must be done before the rest can be told
+MEASURED = 8  # inputs of the batch that is measured
 SETTLED = 2.0  # seconds of work behind an estimate: the first batches are slower than the rest
 
 
@@ -49,6 +56,28 @@ class Forecast:
             f"level t = {self.t}: about {self.passes:,} grid points for {count}, {duration(left)} here; it can be "
             f"stopped and resumed any time, and l0tre attack looks for few changed {self.unit}s within minutes"
         )
+
+
+def level_costs(network: Network, domain: Domain, points: int, saving: float) -> list[dict[str, float]]:
+    """What an exhaustive search of one input costs at levels 1, 2 and 3, from a measured batch.
+
+    Args:
+        network: The classifier.
+        domain: What may change.
+        points: Grid points of one group.
+        saving: How many times less windows compute than whole forward passes.
+
+    Returns:
+        For each level ``t``, ``sets`` of groups, ``points`` of all sets, and estimated ``seconds``.
+    """
+    batch = torch.zeros(MEASURED, *network.input_shape)
+    network.scores(batch)  # what is made only once
+    began = time.monotonic()
+    network.scores(batch)
+    each = (time.monotonic() - began) / MEASURED / saving
+    levels = range(1, min(3, domain.groups) + 1)
+    found = [(t, math.comb(domain.groups, t)) for t in levels]
+    return [{"t": t, "sets": n, "points": n * points**t, "seconds": n * points**t * each} for t, n in found]
 
 
 def duration(seconds: float) -> str:

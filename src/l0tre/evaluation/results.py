@@ -6,7 +6,7 @@ All bounds count groups (pixels, features, or the user's own groups; ``Snapshot.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 import torch
@@ -59,8 +59,18 @@ class Witness:
         """Number of groups that differ from the original."""
         return len(self.groups)
 
-    def apply(self, image: Tensor) -> Tensor:
-        """The adversarial input, from the original one of any shape."""
+    @overload
+    def apply(self, image: Tensor) -> Tensor: ...
+
+    @overload
+    def apply(self, image: np.ndarray) -> np.ndarray: ...
+
+    def apply(self, image: Tensor | np.ndarray) -> Tensor | np.ndarray:
+        """The adversarial input, from the original one of any shape, as a tensor or an array as that is."""
+        if isinstance(image, np.ndarray):
+            array = image.astype(np.float32).reshape(-1)
+            array[self.positions.numpy()] = self.values.numpy()
+            return array.reshape(image.shape)
         changed = image.flatten().clone()
         changed[self.positions.to(image.device)] = self.values.to(image.device)
         return changed.reshape(image.shape)

@@ -265,9 +265,8 @@ def _image_input(model: Any, path: Path, shape: tuple[int, ...] | None) -> _Inpu
     if kind.elem_type not in _FLOAT_TYPES:
         raise ModelError(f"{path} has an input {name} that is not a float tensor; export it with float32")
     sizes = tuple(max(int(dim.dim_value), 0) for dim in kind.shape.dim)
-    if shape is not None and len(shape) == len(sizes) - 1 and 0 in sizes[1:]:
-        if all(size in (0, wish) for size, wish in zip(sizes[1:], shape, strict=True)):
-            sizes = (sizes[0], *shape)
+    if shape is not None and len(shape) == len(sizes) - 1:
+        sizes = (sizes[0], *(size or wish for size, wish in zip(sizes[1:], shape, strict=True)))
     if len(sizes) < 2 or 0 in sizes[1:]:
         written = ", ".join(dim.dim_param or str(dim.dim_value) for dim in kind.shape.dim)
         raise ModelError(
@@ -278,7 +277,7 @@ def _image_input(model: Any, path: Path, shape: tuple[int, ...] | None) -> _Inpu
 
 
 def _score_output(model: Any, path: Path) -> str:
-    """The name of the output that holds the scores: the only one, or the only matrix (of numbers that are no labels)."""
+    """The name of the output that holds the scores: the only one, or the only matrix (of floats)."""
     outputs = list(model.graph.output)
     matrices = [value for value in outputs if len(value.type.tensor_type.shape.dim) == 2]
     floats = [value for value in outputs if value.type.tensor_type.elem_type in _FLOAT_TYPES]

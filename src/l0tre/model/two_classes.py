@@ -37,7 +37,7 @@ def read_single(source: Callable[[Tensor], Tensor], points: Tensor) -> Single | 
 
 
 def two_scores(source: Callable[[Tensor], Tensor], kind: Single) -> Callable[[Tensor], Tensor]:
-    """The network with a score for each of both classes; the second one wins above a probability of 0.5, a logit of 0."""
+    """The network with a score for each class; the second wins above a probability of 0.5, a logit of 0."""
 
     def scores(x: Tensor) -> Tensor:
         single = source(x).reshape(len(x), 1)

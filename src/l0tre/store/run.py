@@ -103,6 +103,11 @@ class Run:
             self._set("finished", state.finished)
         self.written.update({place: state.bounds[place] for place in images})
 
+    def set_config(self, config: Mapping[str, Any]) -> None:
+        """Store another configuration, for a run that goes further than it began with."""
+        with self._transaction():
+            self._set("config", dict(config))
+
     def close(self) -> None:
         """Close the database."""
         self.connection.close()
