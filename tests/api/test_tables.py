@@ -114,6 +114,16 @@ def test_data_frames_are_taken_as_they_are() -> None:
         l0tre.load(LogisticRegression(), input_shape=(4,))
 
 
+def test_names_of_classes_for_a_classifier_that_numbers_them() -> None:
+    model = DecisionTreeClassifier(max_depth=2).fit(NUMBERS, (CLASSES == "low").astype(int))
+    names = Names(classes=("tall", "small"))
+    data = from_arrays(NUMBERS[:9], (CLASSES[:9] == "low").astype(int), names=names)
+    result = l0tre.evaluate(model, data, max_t=1, **NO_ATTACK)
+    assert result.config["names"]["classes"] == ["tall", "small"]
+    assert all((CLASSES[image.index] == "low") == (image.label == 1) for image in result)
+    assert result.config["model"]["name"] == "DecisionTreeClassifier"
+
+
 def test_ranges_and_rules_from_a_table() -> None:
     data = table(
         age=[20, 30, 45],

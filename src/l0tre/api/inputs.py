@@ -96,6 +96,12 @@ def _aligned(network: Network, data: Dataset) -> Dataset:
     if names.classes and labels is not None:
         own = classes or tuple(str(number) for number in range(int(labels.max()) + 1))
         place = {name: number for number, name in enumerate(names.classes)}
+        if classes and not set(classes) & set(place) and all(name.isdecimal() for name in place):
+            # The network numbers the classes that the data names.
+            own = tuple(str(number) for number in range(len(classes)))
+            numbers = [int(name) for name in names.classes]
+            classes = tuple(classes[number] if number < len(classes) else str(number) for number in numbers)
+            names = replace(names, classes=classes)
         used = [own[number] for number in labels.unique().tolist()]
         unknown = [name for name in used if name not in place]
         if unknown and not classes and int(labels.max()) < len(names.classes):

@@ -172,7 +172,8 @@ def _plain(numbers: Numbers | None) -> list[float] | None:
 def _name(source: Source) -> str:
     if isinstance(source, str | Path):
         return str(source)
-    return type(source).__name__ if isinstance(source, nn.Module) else getattr(source, "__name__", repr(source))
+    unnamed = isinstance(source, nn.Module) or is_estimator(source)
+    return type(source).__name__ if unnamed else getattr(source, "__name__", repr(source))
 
 
 def _read(
