@@ -65,7 +65,10 @@ def attack(
     selection: opt.Several,
     output: opt.Output,
 ) -> None:
-    """Change as few pixels as possible so that the decision changes; every input found is replayed."""
+    """Change as few pixels as possible so that the decision changes; every input found is replayed.
+
+    Example: l0tre attack model.onnx pictures/ --pictures changed/ --targeted 3
+    """
     from l0tre.api.attack import attack_details
     from l0tre.cli import attack_files as files
     from l0tre.cli.live import stop_on_signal

@@ -51,7 +51,9 @@ def evaluate(
     max_t: Annotated[
         int | None,
         typer.Option(
-            help="Most groups changed together.", show_default="2; 1 with --sample", rich_help_panel=opt.SEARCH
+            help="Search all sets of up to so many pixels (or columns) that change together; each more costs far more.",
+            show_default="2; 1 with --sample",
+            rich_help_panel=opt.SEARCH,
         ),
     ] = None,
     attack: Annotated[
@@ -72,7 +74,10 @@ def evaluate(
     selection: opt.Selection,
     output: opt.Output,
 ) -> None:
-    """Bound the robustness of a network on a set of images; stop it any time."""
+    """Bound the robustness of a network on a set of images; stop it any time.
+
+    Example: l0tre evaluate sdnn mnist5k --resize --shuffle --limit 5 --out runs/first
+    """
     from l0tre.api.evaluate import begin, resume_anytime
     from l0tre.cli.live import follow, stop_on_signal
     from l0tre.cli.render import print_snapshot

@@ -88,7 +88,8 @@ EpsilonOption = Annotated[
 ColoursOption = Annotated[
     str,
     typer.Option(
-        help="Values of a pixel with several channels: grid (all combinations) or corners (end points).",
+        help="Which colours a changed pixel may take on a grid: grid (all combinations of the channels' values) or "
+        "corners (only each channel's smallest and largest value).",
         rich_help_panel=SEARCH,
     ),
 ]

@@ -49,7 +49,10 @@ def verify(
     choices: opt.Choices,
     output: opt.Output,
 ) -> None:
-    """Can changing at most RADIUS groups change the decision? Exit code 0 safe, 1 unsafe, 3 unknown, 2 error."""
+    """Can changing at most RADIUS groups change the decision? Exit code 0 safe, 1 unsafe, 3 unknown, 2 error.
+
+    Example: l0tre verify sdnn mnist5k --resize --index 1 --radius 1
+    """
     from l0tre.api.verify import verify as verify_one
     from l0tre.cli.live import stop_on_signal
     from l0tre.cli.render import show_verdict
@@ -110,7 +113,10 @@ def check(
     choices: opt.Choices,
     output: opt.Output,
 ) -> None:
-    """Check a proof again, with other code than made it. Exit code 0 it holds, 1 it does not, 2 error."""
+    """Check a proof again, with other code than made it. Exit code 0 it holds, 1 it does not, 2 error.
+
+    Example: l0tre check one.l0cert sdnn mnist5k --resize
+    """
     from l0tre.api.check import check as check_proof
     from l0tre.certify.checker.certificate import read_certificate
     from l0tre.cli.render import show_check

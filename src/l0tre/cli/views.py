@@ -26,7 +26,10 @@ def inspect(
     device: opt.DeviceOption = "auto",
     as_json: opt.JsonOption = False,
 ) -> None:
-    """Tell how a network will be searched: windows or whole forward passes, how far a pixel reaches, what it saves."""
+    """Tell how a network will be searched: windows or whole forward passes, how far a pixel reaches, what it saves.
+
+    Example: l0tre inspect sdnn
+    """
     from l0tre.api.load import load
     from l0tre.cli.render import show_costs, show_description
     from l0tre.cli.setup import parse_groups, parse_shape
@@ -67,7 +70,10 @@ def show(
     as_json: opt.JsonOption = False,
     every: Annotated[bool, typer.Option("--all", help="List all images.")] = False,
 ) -> None:
-    """Print the bounds of a run, for each image and globally; also while it goes on."""
+    """Print the bounds of a run, for each image and globally; also while it goes on.
+
+    Example: l0tre show runs/first
+    """
     from l0tre.cli.render import print_snapshot
     from l0tre.store import read_snapshot
 
@@ -76,7 +82,10 @@ def show(
 
 @app.command()
 def report(run: RunArgument) -> None:
-    """Write report.html, result.json, bounds.csv and witnesses.npz of a run anew."""
+    """Write report.html, result.json, bounds.csv and witnesses.npz of a run anew.
+
+    Example: l0tre report runs/first
+    """
     from l0tre.evaluation.exports import write_exports
     from l0tre.report import write_report
     from l0tre.store import read_inputs, read_snapshot

@@ -82,7 +82,7 @@ class GridSearch:
         return list(self.open)
 
     def step(self) -> Findings:
-        """Scan some sets; or tell which rows are safe; or accumulate some of a ranking.
+        """Scan some sets; or tell which rows are safe; or accumulate the rankings.
 
         Raises:
             Halted: If the batcher's pulse does; the search is then where it was before the step.
@@ -94,7 +94,7 @@ class GridSearch:
         if self.proves and not self.decided:
             self.decided = True
             return Findings(decided=dict(zip(self.open, self.state.safe.tolist(), strict=True)))
-        found = self._accumulate(getattr(self.state, self.left[0]))
+        found = self._accumulate_all()
         if not self.left:
             self.over, self.open = self.open, []
         return found
@@ -139,26 +139,31 @@ class GridSearch:
             found.append((self.open[place], changed))
         return found
 
-    def _accumulate(self, ranking: Ranking) -> Findings:
-        """The accumulations of a ranking, the shortest ones first, for the rows that have no hit yet."""
-        most = longest(ranking)
+    def _accumulate_all(self) -> Findings:
+        """The accumulations of both rankings, the shortest first, for the rows that have no hit yet.
+
+        In one step unless it is halted: where the work inside is not kept, many short sessions would never end it.
+        """
         queries = dict.fromkeys(self.open, 0)
         candidates: list[tuple[int, Tensor]] = []
-        while self.reached < most and len(self.hits) < len(self.open):
-            places = [place for place, row in enumerate(self.open) if row not in self.hits]
-            last = min(self.reached + max(PREFIXES, self.batcher.rows // len(places)), most)
-            try:
-                found, spent = self._look_at(places, ranking, last)
-            except Halted:
-                if any(queries.values()):
-                    return Findings(queries, candidates)
-                raise
-            candidates += found
-            for row, count in spent.items():
-                queries[row] += count
-            self.reached = last
-        self.left.pop(0)
-        self.reached, self.hits = 0, set()
+        while self.left:
+            ranking = getattr(self.state, self.left[0])
+            most = longest(ranking)
+            while self.reached < most and len(self.hits) < len(self.open):
+                places = [place for place, row in enumerate(self.open) if row not in self.hits]
+                last = min(self.reached + max(PREFIXES, self.batcher.rows // len(places)), most)
+                try:
+                    found, spent = self._look_at(places, ranking, last)
+                except Halted:
+                    if any(queries.values()):
+                        return Findings(queries, candidates)
+                    raise
+                candidates += found
+                for row, count in spent.items():
+                    queries[row] += count
+                self.reached = last
+            self.left.pop(0)
+            self.reached, self.hits = 0, set()
         return Findings(queries, candidates)
 
     def _look_at(
