@@ -1,5 +1,6 @@
 """From options to a network, data and a domain."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -10,7 +11,8 @@ import numpy as np
 from l0tre.api.inputs import agree, check_scale
 from l0tre.api.tables import table_domain
 from l0tre.cli.options import Choices, Search
-from l0tre.data import Dataset, load_data
+from l0tre.data import Dataset, from_arrays, load_data
+from l0tre.data.vnnlib import VnnlibProperty, read_vnnlib
 from l0tre.defaults import ATTACK_QUERIES
 from l0tre.domain import Colours, Domain, GridKind, Groups, Range, make_domain
 from l0tre.errors import ConfigError
@@ -43,8 +45,11 @@ def prepare(model: str, data: str, choices: Choices) -> Setup:
     Returns:
         The network, the data fitted to it, what may change, and the memory.
     """
+    posed = read_vnnlib(Path(data)) if data.endswith(".vnnlib") else None
 
     def read(shape: tuple[int, ...] | None) -> Dataset:
+        if posed is not None:
+            return _middle(posed, shape, data)
         return load_data(
             data,
             input_shape=shape,
@@ -67,9 +72,35 @@ def prepare(model: str, data: str, choices: Choices) -> Setup:
         weights=choices.weights,
     )
     memory = 0 if choices.memory is None else parse_size(choices.memory)
-    domain = _domain(network, images, choices)
+    domain = _domain(network, images, choices) if posed is None else _box(network, posed, choices)
     check_scale(images, domain)
     return Setup(network, images, domain, memory)
+
+
+def _middle(posed: VnnlibProperty, shape: tuple[int, ...] | None, name: str) -> Dataset:
+    """The middle of a property's box, as a data set of one."""
+    if shape is None or math.prod(shape) != len(posed.low):
+        raise ConfigError(f"{name} is about {len(posed.low)} inputs, the network takes inputs of shape {shape}")
+    middle = ((posed.low + posed.high) / 2).astype(np.float32).reshape(1, *shape)
+    return from_arrays(middle, [posed.label], input_shape=shape, scale=1, name=name)
+
+
+def _box(network: Network, posed: VnnlibProperty, choices: Choices) -> Domain:
+    """A property's box as what may change, rounded outwards to float32: a proof covers all of it."""
+    if posed.classes != network.classes:
+        raise ConfigError(f"the property is about {posed.classes} scores, the network has {network.classes}")
+    if (choices.low, choices.high, choices.value_range) != ("0", "1", None):
+        raise ConfigError("a VNN-LIB property has its own ranges: leave --low, --high and --range out")
+    low, high = posed.low.astype(np.float32), posed.high.astype(np.float32)
+    low = np.where(low > posed.low, np.nextafter(low, np.float32(-np.inf)), low)
+    high = np.where(high < posed.high, np.nextafter(high, np.float32(np.inf)), high)
+    return make_domain(
+        network.input_shape,
+        groups=parse_groups(choices.groups),
+        mask=None if choices.mask is None else parse_array(choices.mask, "--mask"),
+        low=low.reshape(network.input_shape),
+        high=high.reshape(network.input_shape),
+    )
 
 
 def _domain(network: Network, data: Dataset, choices: Choices) -> Domain:

@@ -51,6 +51,8 @@ def verify(
 ) -> None:
     """Can changing at most RADIUS groups change the decision? Exit code 0 safe, 1 unsafe, 3 unknown, 2 error.
 
+    DATA can be a VNN-LIB property (.vnnlib): its box is what may change, from the box's middle.
+
     Example: l0tre verify sdnn mnist5k --resize --index 1 --radius 1
     """
     from l0tre.api.verify import verify as verify_one
