@@ -48,6 +48,23 @@ def test_other_types_of_weights_are_named_in_one_line(dtype: torch.dtype) -> Non
         l0tre.load(nn.Linear(3, 2).to(dtype), input_shape=(3,))
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_modules_that_cannot_be_looked_into() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)).eval()
+    script = torch.jit.script(module)
+    network = l0tre.load(script, input_shape=(4,))
+    x = torch.rand(6, 4)
+    assert torch.equal(network.scores(x), script(x))
+    assert "run as they are" in network.note
+    result = l0tre.evaluate(network, x, max_t=1, attack_queries=50)
+    assert {image.guarantee for image in result} == {"grid"}
+    # The scale of what it rounds to depends on the batch: no function of one input.
+    quantised = torch.ao.quantization.quantize_dynamic(module, {nn.Linear}, dtype=torch.qint8)
+    with pytest.raises(ModelError, match="dynamic quantisation"):
+        l0tre.load(quantised, input_shape=(4,))
+
+
 def save(path: Path, nodes: list[onnx.NodeProto], source: onnx.ValueInfoProto, outputs: list[str], ml: bool) -> Path:
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, None]) for name in outputs]
     graph = helper.make_graph(nodes, "g", [source], values)

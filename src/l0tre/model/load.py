@@ -189,7 +189,7 @@ def _read(
             f"{_name(source)} does not say the shape of its input: give `input_shape`, such as (1, 28, 28)"
         )
     if isinstance(source, nn.Module):
-        return _read_module(source, shape)
+        return _read_opaque(source, shape) if _is_opaque(source) else _read_module(source, shape)
     if callable(source):
         scores = _guarded(_black_box(source, shape, _name(source)), _name(source))
         return _Loaded(scores, None, shape, "", "a function has no graph of operations")
@@ -275,6 +275,19 @@ def _digest(graph: Graph) -> str:
         for key, value in sorted(operation.tensors.items()):
             digest.update(key.encode() + value.contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+def _is_opaque(module: nn.Module) -> bool:
+    """Whether a module is TorchScript or holds quantised weights: it can be run, but not looked into."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return True
+    return any(not isinstance(value, Tensor) or value.is_quantized for value in module.state_dict().values())
+
+
+def _read_opaque(module: nn.Module, shape: tuple[int, ...]) -> _Loaded:
+    frozen = copy.deepcopy(module).cpu().eval()
+    note = "TorchScript and quantised modules are run as they are; nothing is known of their operations"
+    return _Loaded(_guarded(frozen, _name(module)), None, shape, "", note)
 
 
 def _read_module(module: nn.Module, shape: tuple[int, ...]) -> _Loaded:
@@ -524,7 +537,10 @@ def _check(
     if not bool((batch - again).abs().max() <= size):
         raise ModelError(f"{name} gives different scores for the same input: switch off dropout and other randomness")
     if not bool((wanted - singles).abs().max() <= size):
-        raise ModelError(f"{name} scores an input differently alone and in a batch: put it in evaluation mode")
+        raise ModelError(
+            f"{name} scores an input differently alone and in a batch: put it in evaluation mode (dynamic "
+            "quantisation does so in any mode: use static quantisation, or the network before it)"
+        )
     # Folded constants round otherwise than the source does, in a network with large inner values by much.
     band = 0.0 if literal is None else _float32_band(literal, x)
     if not bool((batch - wanted).abs().max() <= max(float(size), band)):
