@@ -16,7 +16,7 @@ def test_every_error_has_the_one_base() -> None:
     for name in errors.__all__:
         kind = getattr(errors, name)
         if isinstance(kind, type):
-            assert issubclass(kind, L0treError)
+            assert issubclass(kind, L0treError | errors.L0treWarning)
     assert not issubclass(L0treError, ValueError | OSError)
 
 

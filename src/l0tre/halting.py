@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 __all__ = ["GRACE", "Clock", "Halted"]
 
-GRACE = 1.5  # seconds that a step may take after it should stop: one that is stopped again and again still gets on
+GRACE = 1.0  # seconds that a step may take after it should stop: one that is stopped again and again still gets on
 
 
 class Halted(Exception):  # noqa: N818  # no error: somebody asked to stop

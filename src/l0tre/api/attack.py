@@ -203,7 +203,8 @@ class _Found:
         adversarial = self.best.cpu().reshape(-1, *network.input_shape)
         labels = self.labels.cpu()
         scores = self.scores.cpu().clone()
-        for row in (self.best != self.images).any(1).nonzero()[:, 0].tolist():
+        near = margins(scores, labels).abs() <= round_off(scores)
+        for row in ((self.best != self.images).any(1).cpu() | near).nonzero()[:, 0].tolist():
             scores[row] = network.replay(adversarial[row])
         lead = margins(scores, labels)
         moved = (self.best != self.images).any(1).cpu()

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from l0tre.evaluation.ledger import Ledger
+from l0tre.exhaustive.grid_search import GridSearch
 from l0tre.findings import Evidence, Findings, LevelSearch
 from l0tre.halting import Halted
 
@@ -65,12 +66,17 @@ def visit(
         After every recorded step; what is left is then kept.
     """
     began = last = time.monotonic()
+    gained = False  # whether anything was done since the session came here
     while rows := search.rows():
         ledger.clock.start()
         try:
             found = search.step()
+            gained = True
         except Halted:
             found = Findings()
+            if isinstance(search, GridSearch) and not gained:
+                search.narrow()
+                found = _last_try(ledger, search)
         for row, changed in found.candidates:
             ledger.offer(block[row], changed)
         for row, safe in found.decided.items():
@@ -80,8 +86,8 @@ def visit(
                 on_evidence(level.t, block[evidence.row], evidence)
         for row, queries in found.queries.items():
             ledger.spend([block[row]], 0.0, queries)
-        gained = [row for row in search.rows() if ledger.is_done(block[row])]
-        search.drop(gained)
+        settled = [row for row in search.rows() if ledger.is_done(block[row])]
+        search.drop(settled)
         left = search.rows()
         for row in search.handed:
             ledger.forget(block[row])
@@ -90,15 +96,17 @@ def visit(
                 row for row in rows if row not in left and (row not in search.handed or ledger.is_done(block[row]))
             ]
         else:
-            ended = gained
+            ended = settled
             for row in rows:
-                if row not in left and row not in gained:
+                if row not in left and row not in settled:
                     ledger.keep(block[row], search.progress(row))
         closed = [block[row] for row in ended]
         ledger.close(closed)
         level.over.update(closed)
         now = time.monotonic()
         out_of_time = now - began > patience
+        if left == rows and found.decided and not found.queries:
+            continue  # what was decided is not kept inside a level: a session that ended here would get no further
         if now - last >= STEP_SECONDS or len(left) < len(rows) or out_of_time or not found.queries or ledger.halted():
             ledger.spend([block[row] for row in rows], now - last, 0)
             last = now
@@ -111,3 +119,12 @@ def visit(
             yield
         if out_of_time:
             return
+
+
+def _last_try(ledger: Ledger, search: GridSearch) -> Findings:
+    """One small step after a halt, so that a run that is stopped again and again still gets on."""
+    ledger.clock.start()
+    try:
+        return search.step()
+    except Halted:
+        return Findings()

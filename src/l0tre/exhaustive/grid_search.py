@@ -99,6 +99,10 @@ class GridSearch:
             self.over, self.open = self.open, []
         return found
 
+    def narrow(self) -> None:
+        """Make the next steps as small as can be: one that is too long for a short session is never made otherwise."""
+        self.width = 1
+
     def drop(self, rows: Sequence[int]) -> None:
         """Leave some rows: nothing more can be gained for them."""
         gone = set(rows)
