@@ -8,6 +8,7 @@ __all__ = [
     "ConfigError",
     "DataError",
     "InternalError",
+    "Interrupted",
     "L0treError",
     "MissingExtraError",
     "ModelError",
@@ -42,6 +43,10 @@ class CertificateError(L0treError):
 
 class InternalError(L0treError):
     """The bookkeeping of a proof contradicts itself, a defect in l0tre: nothing is claimed, the user can report it."""
+
+
+class Interrupted(BaseException):  # nobody is to catch it as an error
+    """The user asked the command line to end at once."""
 
 
 class MissingExtraError(L0treError):

@@ -1,14 +1,13 @@
 """A memory budget in bytes, and batches that fit it."""
 
-import os
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from l0tre.errors import ConfigError, ModelError
+from l0tre.limits import free_host_bytes
 from l0tre.model.network import Network
 from l0tre.model.rounding import Peaks
 
@@ -38,21 +37,7 @@ def default_budget(device: torch.device) -> int:
     """A share of the memory that is free on a device now, in bytes."""
     if device.type == "cuda":
         return int(SHARE * torch.cuda.mem_get_info(device)[0])
-    return int(SHARE * _free_host_bytes())
-
-
-def _free_host_bytes() -> int:
-    free = [2**32]  # where nothing can be read: assume 4 GiB
-    meminfo = Path("/proc/meminfo")
-    if meminfo.exists():
-        match = re.search(r"MemAvailable:\s+(\d+) kB", meminfo.read_text())
-        free = [int(match[1]) * 1024] if match else free
-    elif hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
-        free = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2]
-    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
-    if limit.exists() and used.exists() and limit.read_text().strip().isdigit():  # a container's own limit
-        free.append(max(int(limit.read_text()) - int(used.read_text()), 0))
-    return min(free)
+    return int(SHARE * free_host_bytes())
 
 
 class Batcher:

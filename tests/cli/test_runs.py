@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.cli.running import Files, Result, check_error, contents, l0tre, make_files, save_classifier
+from tests.store.editing import edit
 
 
 def shown(folder: Path) -> dict[str, Any]:
@@ -116,11 +117,7 @@ def test_a_run_does_not_go_on_with_another_network(tmp_path: Path, kind: str) ->
     elif kind == "missing":
         Path(files.model).unlink()
     else:
-        with sqlite3.connect(out / "run.db") as database:
-            config = json.loads(database.execute("SELECT value FROM meta WHERE key = 'config'").fetchone()[0])
-            config["model"]["std"] = [2.0]
-            database.execute("UPDATE meta SET value = ? WHERE key = 'config'", (json.dumps(config),))
-        database.close()
+        edit(out, "UPDATE meta SET value = json_set(value, '$.model.std', json('[2.0]')) WHERE key = 'config'")
     before = shown(out)
     word = "there is no file" if kind == "missing" else "operations differ"
     check_error(l0tre("evaluate", out, "--resume"), word, "tiny.onnx")

@@ -22,6 +22,7 @@ from l0tre.domain import make_domain
 from l0tre.errors import StoreError
 from l0tre.evaluation import visit as visiting
 from l0tre.store import open_run, read_snapshot
+from tests.store.editing import edit, make_old
 
 SIZE, PLACE, WIDTH = 8, 0.37, 0.02
 OPTIONS: dict[str, Any] = {"max_t": 1, "guarantee": "certified", "attack_queries": 0}
@@ -82,14 +83,6 @@ def stored(folder: Path) -> dict[int, Proof]:
         run.close()
 
 
-def change(folder: Path, *statements: str) -> None:
-    connection = sqlite3.connect(folder / "run.db")
-    for statement in statements:
-        connection.execute(statement)
-    connection.commit()
-    connection.close()
-
-
 def open_share(proof: Proof, tree: Tree) -> Fraction:
     return sum((shares(tree, part)[0] for part in proof.fronts), Fraction(0))
 
@@ -146,17 +139,16 @@ def test_proofs_of_older_formats_begin_their_level_anew(format_: int, tmp_path: 
     network, folder = spotted(0), tmp_path / "run"
     leave(folder, network)
     spent = read_snapshot(folder).images[0].queries
-    older = ["ALTER TABLE proofs DROP COLUMN tree", f"UPDATE meta SET value = '{format_}' WHERE key = 'format'"]
-    older += ["DROP TABLE levels", "ALTER TABLE images DROP COLUMN attacked"] if format_ == 2 else []
     # A count that would be a proof with the next step, had it been right.
-    change(folder, *older, "UPDATE proofs SET proved = '15/2'")
+    edit(folder, "UPDATE proofs SET proved = '15/2'")
+    make_old(folder, format_)
     assert read_snapshot(folder).images[0].queries == spent
     result = l0tre.resume(folder, network)
     whole = l0tre.evaluate(network, image_of(network), [0], **OPTIONS)
     assert (result.images[0].lower, result.images[0].upper) == (0, 1)
     assert spent < whole.images[0].queries < result.images[0].queries
     connection = sqlite3.connect(folder / "run.db")
-    assert connection.execute("SELECT value FROM meta WHERE key = 'format'").fetchone() == ("5",)
+    assert connection.execute("SELECT value FROM meta WHERE key = 'format'").fetchone() == ("6",)
     connection.close()
 
 
@@ -165,7 +157,7 @@ def test_counts_that_cannot_be_are_never_trusted(proved: str, tmp_path: Path) ->
     """More than all, all of them beside open nodes, less than none."""
     network, folder = spotted(0), tmp_path / "run"
     leave(folder, network)
-    change(folder, f"UPDATE proofs SET proved = '{proved}'")
+    edit(folder, f"UPDATE proofs SET proved = '{proved}'")
     assert stored(folder) == {}
     result = l0tre.resume(folder, network).images[0]
     assert (result.lower, result.upper) == (0, 1)
@@ -177,7 +169,7 @@ def test_counts_that_do_not_add_up_are_never_trusted(proved: str, tmp_path: Path
     network, folder = spotted(0), tmp_path / "run"
     whole = l0tre.evaluate(network, image_of(network), [0], **OPTIONS).images[0]
     before = leave(folder, network)
-    change(folder, f"UPDATE proofs SET proved = '{proved}'")
+    edit(folder, f"UPDATE proofs SET proved = '{proved}'")
     assert stored(folder)[0].proved == Fraction(proved) != before.proved
     result = l0tre.resume(folder, network).images[0]
     assert (result.lower, result.upper) == (0, 1)
@@ -206,7 +198,7 @@ def test_a_proof_without_open_nodes_is_not_in_its_middle(tmp_path: Path) -> None
 def test_a_damaged_proof_is_one_clear_error(damage: str, tmp_path: Path) -> None:
     network, folder = spotted(0), tmp_path / "run"
     leave(folder, network)
-    change(folder, f"UPDATE proofs SET {damage}")
+    edit(folder, f"UPDATE proofs SET {damage}")
     with pytest.raises(StoreError, match="restore it from a copy") as caught:
         l0tre.resume(folder, network)
     assert "\n" not in str(caught.value)

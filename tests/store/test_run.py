@@ -19,7 +19,7 @@ import l0tre
 from l0tre.errors import StoreError
 from l0tre.evaluation.results import Snapshot
 from l0tre.store import open_run, read_inputs, read_snapshot
-from l0tre.store.database import connect
+from l0tre.store.connection import connect
 from tests.tools import SAMPLE_BYTES, plain_network, tiny_module
 
 OPTIONS: dict[str, Any] = {"max_t": 3, "epsilon": 0.5, "memory_bytes": 30 * SAMPLE_BYTES}
@@ -146,7 +146,7 @@ def test_the_history_of_every_image_has_times(tmp_path: Path) -> None:
 def test_what_only_a_level_needs_leaves_the_disk(tmp_path: Path) -> None:
     connection = connect(tmp_path / "run.db", create=True)
     empty = connection.execute("PRAGMA page_count").fetchone()[0]
-    connection.execute("INSERT INTO partials VALUES (0, 2, 7, 1, ?)", (bytes(1_000_000),))
+    connection.execute("INSERT INTO partials VALUES (0, 2, 7, 1, ?, '')", (bytes(1_000_000),))
     assert connection.execute("PRAGMA page_count").fetchone()[0] > empty + 200
     connection.execute("DELETE FROM partials")
     assert connection.execute("PRAGMA page_count").fetchone()[0] <= empty + 2  # SQLite's own map of pages may stay

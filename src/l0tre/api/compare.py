@@ -20,7 +20,7 @@ from l0tre.figures.comparison import accuracy_and_robustness
 from l0tre.figures.tables import write_csv, write_json
 from l0tre.model.load import Source
 from l0tre.model.network import Network
-from l0tre.store.database import DATABASE
+from l0tre.store import DATABASE
 
 __all__ = [
     "Comparison",

@@ -2,6 +2,8 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from l0tre.defaults import ATTACK_QUERIES
 from l0tre.domain import Colours, Domain, GridKind
 from l0tre.errors import ConfigError, StoreError
 from l0tre.evaluation.driver import drive
-from l0tre.evaluation.exports import write_exports
+from l0tre.evaluation.exports import export_writes
 from l0tre.evaluation.problem import GuaranteeWish, Settings, make_problem, start
 from l0tre.evaluation.results import Snapshot
 from l0tre.model.load import Source
@@ -183,15 +185,24 @@ def begin(
 
 
 def _recorded(snapshots: Iterator[Snapshot], run: Run, inputs: Inputs) -> Iterator[Snapshot]:
-    """Pass snapshots on; however the caller ends, close the database and write the exports."""
+    """Pass snapshots on; however the caller ends, write the exports of the last one and close the database."""
     last: Snapshot | None = None
-    try:
-        for last in snapshots:
-            yield last
-    finally:
-        run.close()
+
+    def export() -> None:
         if last is not None:
-            write_exports(run.folder, last, inputs.images, inputs.indices)
+            run.export(export_writes(run.folder, last, inputs.images, inputs.indices))
+
+    with closing(run):
+        try:
+            for snapshot in snapshots:
+                last = replace(snapshot, state=run.state.name)
+                yield last
+        except StoreError:  # the run belongs to another process by now, or cannot be written
+            raise
+        except BaseException:
+            export()
+            raise
+        export()
 
 
 def resume(
@@ -258,10 +269,13 @@ def resume_anytime(
         extra_config=config,
     )
     run = open_run(folder)
-    state = run.load_state()
-    if [bounds.index for bounds in state.bounds] != list(problem.indices):
+    try:
+        state = run.load_state()
+        if [bounds.index for bounds in state.bounds] != list(problem.indices):
+            raise StoreError(f"{folder} holds other images than the network classifies correctly now: start a new run")
+    except BaseException:
         run.close()
-        raise StoreError(f"{folder} holds other images than the network classifies correctly now: start a new run")
+        raise
     return _recorded(drive(problem, state, recorder=run, time_budget=time_budget, stop=stop), run, inputs)
 
 

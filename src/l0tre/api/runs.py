@@ -14,8 +14,7 @@ from l0tre.errors import StoreError
 from l0tre.evaluation.problem import Settings
 from l0tre.evaluation.results import Snapshot
 from l0tre.model.network import Network
-from l0tre.store import read_config, read_inputs, read_snapshot
-from l0tre.store.database import DATABASE
+from l0tre.store import DATABASE, read_config, read_inputs, read_snapshot
 
 __all__ = ["Watch", "go_on", "last_of"]
 

@@ -66,9 +66,9 @@ def attack(
     """Change as few pixels as possible so that the decision changes; every input found is replayed."""
     from l0tre.api.attack import attack_details
     from l0tre.cli import attack_files as files
-    from l0tre.cli.live import stop_on_signal
     from l0tre.cli.render_attack import attack_dict, show_attack
     from l0tre.cli.setup import prepare
+    from l0tre.cli.signals import stop_on_signal
     from l0tre.data import select
 
     opt.check_budget(time_budget)

@@ -45,9 +45,10 @@ def compare(
 ) -> None:
     """Which of several networks is more robust on the same images, and is that certain?"""
     from l0tre.api.compare import Entrant, compare_entrants, name_networks
-    from l0tre.cli.live import follow, stop_on_signal
+    from l0tre.cli.live import follow
     from l0tre.cli.render_comparison import show_comparison
     from l0tre.cli.setup import make_settings, prepare
+    from l0tre.cli.signals import stop_on_signal
     from l0tre.data import select
     from l0tre.figures.canvas import cannot_draw
     from l0tre.memory import parse_size

@@ -41,9 +41,9 @@ def compare_attacks(
     from l0tre.adapters.attack_summary import to_dict
     from l0tre.adapters.compare_attacks import compare
     from l0tre.adapters.peers import PEERS
-    from l0tre.cli.live import stop_on_signal
     from l0tre.cli.render_peers import list_peers, show_peers, why_not, write_peers
     from l0tre.cli.setup import prepare
+    from l0tre.cli.signals import stop_on_signal
     from l0tre.data import select
 
     if listing:

@@ -60,9 +60,10 @@ def evaluate(
 ) -> None:
     """Bound the robustness of a network on a set of images; stop it any time."""
     from l0tre.api.evaluate import begin, resume_anytime
-    from l0tre.cli.live import follow, stop_on_signal
+    from l0tre.cli.live import follow
     from l0tre.cli.render import print_snapshot
     from l0tre.cli.setup import make_settings, prepare
+    from l0tre.cli.signals import stop_on_signal
     from l0tre.data import select
 
     opt.check_budget(time_budget)

@@ -143,7 +143,8 @@ def _reproduce(
     output: opt.Output,
 ) -> None:
     """Carry out the runs, if any, then write and print what they say."""
-    from l0tre.cli.live import follow, stop_on_signal
+    from l0tre.cli.live import follow
+    from l0tre.cli.signals import stop_on_signal
     from l0tre.figures.canvas import cannot_draw
     from l0tre.studies.plans import carry_out
 

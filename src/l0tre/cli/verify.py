@@ -51,9 +51,9 @@ def verify(
 ) -> None:
     """Can changing at most RADIUS groups change the decision? Exit code 0 safe, 1 unsafe, 3 unknown, 2 error."""
     from l0tre.api.verify import verify as verify_one
-    from l0tre.cli.live import stop_on_signal
     from l0tre.cli.render import show_verdict
     from l0tre.cli.setup import make_settings, prepare
+    from l0tre.cli.signals import stop_on_signal
     from l0tre.cli.verdicts import verdict_dict, vnncomp
     from l0tre.data import select
 

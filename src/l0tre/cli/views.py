@@ -68,12 +68,28 @@ def show(
 
 
 @app.command()
-def report(run: RunArgument) -> None:
+def report(
+    run: RunArgument,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Write the files here, not into the run folder.")
+    ] = None,
+) -> None:
     """Write report.html, result.json, bounds.csv and witnesses.npz of a run anew."""
-    from l0tre.evaluation.exports import write_exports
-    from l0tre.report import write_report
-    from l0tre.store import read_inputs, read_snapshot
+    from l0tre.cli.terminal import say
+    from l0tre.evaluation.exports import export_writes
+    from l0tre.files import write_all_whole
+    from l0tre.report import report_writes
+    from l0tre.store import export_run, read_inputs, read_snapshot
 
     snapshot, inputs = read_snapshot(run), read_inputs(run)
-    files = [*write_exports(run, snapshot, inputs.images, inputs.indices), write_report(run)]
-    typer.echo("\n".join(str(file) for file in files))
+    folder = run if out is None else out
+    writes = {
+        **export_writes(folder, snapshot, inputs.images, inputs.indices),
+        **report_writes(folder, snapshot, inputs),
+    }
+    if out is None:
+        files = export_run(run, writes, snapshot)
+    else:
+        out.mkdir(parents=True, exist_ok=True)
+        files = write_all_whole(writes)
+    say("\n".join(str(file) for file in files))

@@ -3,7 +3,7 @@
 import csv
 import html
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,14 +18,16 @@ from l0tre.files import write_whole
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["save", "to_dataframe", "to_html", "write_exports"]
+__all__ = ["export_writes", "save", "to_dataframe", "to_html"]
 
-COLUMNS = ("index", "label", "lower", "upper", "converged", "guarantee", "seconds", "queries", "level")
+COLUMNS = ("index", "label", "lower", "upper", "converged", "guarantee", "seconds", "queries", "level", "state")
 ROWS = 25  # images in the table of a notebook
 
 
-def write_exports(folder: Path, snapshot: Snapshot, images: Tensor, indices: tuple[int, ...]) -> tuple[Path, ...]:
-    """Write ``result.json``, ``bounds.csv`` and ``witnesses.npz``.
+def export_writes(
+    folder: Path, snapshot: Snapshot, images: Tensor, indices: tuple[int, ...]
+) -> dict[Path, Callable[[Path], None]]:
+    """What writes ``result.json``, ``bounds.csv`` and ``witnesses.npz``.
 
     Args:
         folder: Where to.
@@ -34,13 +36,13 @@ def write_exports(folder: Path, snapshot: Snapshot, images: Tensor, indices: tup
         indices: Their positions in the user's data.
 
     Returns:
-        The files written. Each appears whole or not at all.
+        For each file a function that writes it to a path, see ``l0tre.files.write_all_whole``.
     """
-    return (
-        write_whole(folder / "result.json", lambda path: _write_json(path, snapshot)),
-        write_whole(folder / "bounds.csv", lambda path: _write_csv(path, snapshot)),
-        write_whole(folder / "witnesses.npz", lambda path: _write_npz(path, snapshot, images, indices)),
-    )
+    return {
+        folder / "result.json": lambda path: _write_json(path, snapshot),
+        folder / "bounds.csv": lambda path: _write_csv(path, snapshot),
+        folder / "witnesses.npz": lambda path: _write_npz(path, snapshot, images, indices),
+    }
 
 
 def save(
@@ -133,7 +135,7 @@ def _write_csv(path: Path, snapshot: Snapshot) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
         writer.writeheader()
-        writer.writerows(image.to_dict() for image in snapshot.images)
+        writer.writerows({**image.to_dict(), "state": snapshot.state} for image in snapshot.images)
 
 
 def _write_npz(path: Path, snapshot: Snapshot, images: Tensor, indices: tuple[int, ...]) -> None:
@@ -154,4 +156,5 @@ def _write_npz(path: Path, snapshot: Snapshot, images: Tensor, indices: tuple[in
             distance=np.array([image.upper for image in shown], np.int64),
             original=originals.numpy(),
             adversarial=torch.stack(changed).numpy() if changed else originals.numpy(),
+            state=np.array(snapshot.state),
         )

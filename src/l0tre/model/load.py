@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from l0tre.errors import L0treError, ModelError
+from l0tre.errors import ModelError
 from l0tre.model.aten import UnsupportedOperationError
 from l0tre.model.calls import graph_from_calls, run_calls
 from l0tre.model.confirm import check_points, differs
@@ -26,9 +26,10 @@ from l0tre.model.network import Network, exact_float32, pick_device
 from l0tre.model.normalise import Normalisation, make_normalisation, prepend
 from l0tre.model.onnx_import import import_onnx, onnx_double_scores, onnx_input_shape, onnx_scores
 from l0tre.model.pt2_import import read_pt2
-from l0tre.model.reference import resolve_reference
+from l0tre.model.reference import DATA_FILES, is_reference, resolve_reference
 from l0tre.model.rounding import make_round_off
 from l0tre.model.simplify import final_softmax, simplify, without_softmax
+from l0tre.model.user_code import user_code
 
 __all__ = ["knows_its_shape", "load"]
 
@@ -150,7 +151,7 @@ def _read(source: Source, shape: tuple[int, ...] | None, by_name: ByName) -> _Lo
 
 def _read_named(name: str, shape: tuple[int, ...] | None, by_name: ByName) -> _Loaded:
     path, suffix = Path(name), Path(name).suffix.lower()
-    if suffix in (".onnx", ".pt2"):
+    if suffix in DATA_FILES:
         if not path.is_file():
             raise ModelError(f"there is no file {name}: give the path of an .onnx or .pt2 file")
         if suffix == ".onnx":
@@ -167,7 +168,7 @@ def _read_named(name: str, shape: tuple[int, ...] | None, by_name: ByName) -> _L
             f"{name}: {suffix} files are not read (most are pickles, which can run code when opened): export the "
             "network to .onnx (torch.onnx.export) or .pt2 (torch.export.save), or give file.py:name"
         )
-    if ":" in name:
+    if is_reference(name):
         target = resolve_reference(name)
         loaded = _read(target, shape, by_name)
         return loaded if loaded.fingerprint else replace(loaded, fingerprint=_code_digest(target))
@@ -201,7 +202,8 @@ def _digest(graph: Graph) -> str:
 
 
 def _read_module(module: nn.Module, shape: tuple[int, ...]) -> _Loaded:
-    frozen = copy.deepcopy(module).cpu().eval().requires_grad_(False)
+    with user_code(lambda why: f"the module {type(module).__name__} cannot be copied: {why}"):
+        frozen = copy.deepcopy(module).cpu().eval().requires_grad_(False)
     graph, note, double = None, "", None
     try:
         graph = import_module(frozen, shape)
@@ -239,14 +241,8 @@ def _guarded(call: Callable[[Tensor], Any], name: str) -> Callable[[Tensor], Ten
     """Wrap the user's own code: it may change what it is given, fail at any input, and return anything."""
 
     def scores(x: Tensor) -> Tensor:
-        try:
+        with user_code(lambda why: f"{name} fails on a batch of shape {tuple(x.shape)}: {why}"):
             result = call(x.clone())
-        except (L0treError, torch.OutOfMemoryError):  # the latter is answered with smaller batches
-            raise
-        except Exception as error:  # the user's own code can raise anything
-            raise ModelError(
-                f"{name} fails on a batch of shape {tuple(x.shape)}: {type(error).__name__}: {error}"
-            ) from error
         if not isinstance(result, Tensor):
             raise ModelError(f"{name} returns a {type(result).__name__}: expected one tensor of scores")
         _check_shape(result, len(x), name)
@@ -276,9 +272,10 @@ def _black_box(function: Callable[..., Any], shape: tuple[int, ...], name: str) 
     reasons = []
     for call in (with_torch, with_numpy):
         try:
-            call(sample.clone())
-        except Exception as error:  # the user's own code can raise anything
-            reasons.append(f"{type(error).__name__}: {error}")
+            with user_code(str):
+                call(sample.clone())
+        except ModelError as error:
+            reasons.append(str(error))
         else:
             return call
     tried = reasons[0] if reasons[0] == reasons[1] else f"with torch, {reasons[0]}; with numpy, {reasons[1]}"
@@ -383,7 +380,8 @@ def _check(
 ) -> int:
     """Compare a network with its source, to which the dropped operation belongs; returns the number of classes."""
     x = _unit_points(shape)
-    try:
+    # The file can ask torch for anything.
+    with user_code(lambda why: f"{name} fails on a batch of shape {tuple(x.shape)}: {why}"):
         wanted = reference(x)
         _check_shape(wanted, len(x), name)
         singles = torch.cat([reference(row[None]) for row in x])
@@ -391,12 +389,6 @@ def _check(
             batch, again = forward(x.to(device)).cpu(), forward(x.to(device)).cpu()
         if dropped:
             batch, again = getattr(batch, dropped)(1), getattr(again, dropped)(1)
-    except L0treError:
-        raise
-    except Exception as error:  # the file can ask torch for anything
-        raise ModelError(
-            f"{name} fails on a batch of shape {tuple(x.shape)}: {type(error).__name__}: {error}"
-        ) from error
     usable = torch.isfinite(wanted).all(1)
     # A corner of the domain (all black, say) may be no input for a model; a search that gets there says so.
     if not bool(usable[((x > 0) & (x < 1)).flatten(1).any(1)].all()):
