@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from l0tre.limits import refuse_large
 
-__all__ = ["Archive", "read_array_or_archive", "read_npy", "read_npz", "tidied"]
+__all__ = ["Archive", "open_npz", "read_array_or_archive", "read_npy", "read_npz", "tidied"]
 
 MAGIC = b"\x93NUMPY"
 MOST_HEADER = 2**16  # bytes; numpy's own are below 200
@@ -97,6 +97,16 @@ def read_npz(source: Path | IO[bytes]) -> dict[str, NDArray[Any]]:
         return {name: archive.read(name) for name in archive.sizes}
 
 
+def open_npz(stream: IO[bytes]) -> Archive:
+    """The arrays of an ``.npz`` file, read when they are asked for.
+
+    Raises:
+        ValueError: If it is damaged.
+    """
+    with tidied():
+        return _open(stream)
+
+
 def _open(stream: IO[bytes]) -> Archive:
     archive = zipfile.ZipFile(stream)
     members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
@@ -104,6 +114,8 @@ def _open(stream: IO[bytes]) -> Archive:
         raise ValueError("it holds two arrays of one name")
 
     def read(name: str) -> NDArray[Any]:
+        if name not in members:
+            raise ValueError(f"it has no array {name}")
         info = members[name]
         with tidied():
             if info.flag_bits & 1:

@@ -1,6 +1,7 @@
 """Errors meant for the user: one line that says what was given, what was expected and how to fix it."""
 
 import importlib
+import os
 from types import ModuleType
 
 __all__ = [
@@ -15,6 +16,11 @@ __all__ = [
     "StoreError",
     "require",
 ]
+
+
+# Variables that a package reads when it is imported. onnxruntime would store a device identifier and look up a host;
+# its function for switching that off comes too late.
+QUIET = {"onnxruntime": {"ORT_DISABLE_TELEMETRY": "1"}}
 
 
 class L0treError(Exception):
@@ -66,10 +72,11 @@ def require(module: str, extra: str) -> ModuleType:
     Raises:
         MissingExtraError: If it is not installed; the message names the extra.
     """
+    package = module.partition(".")[0]
+    os.environ.update(QUIET.get(package, {}))
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        package = module.partition(".")[0]
         raise MissingExtraError(
             f"{package} is needed here and cannot be imported ({error}); install it with: pip install 'l0tre[{extra}]'"
         ) from error

@@ -4,6 +4,7 @@ import io
 import struct
 import sys
 import tarfile
+import urllib.request
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -40,7 +41,8 @@ def publish(monkeypatch: pytest.MonkeyPatch, base: str, files: dict[str, bytes])
     """Let the table of published files point to ``base``, with the checksums of ``files``."""
     table = {
         key: tuple(
-            Remote(f"{base}/{remote.name}", hashlib.md5(files.get(remote.name, b"")).hexdigest()) for remote in remotes
+            Remote(f"{base}/{remote.name}", hashlib.sha256(files.get(remote.name, b"")).hexdigest())
+            for remote in remotes
         )
         for key, remotes in download.REMOTES.items()
     }
@@ -360,10 +362,20 @@ def test_a_cache_that_cannot_be_written(cache: Path) -> None:
         load_data("mnist")
 
 
+def test_no_redirection_leaves_https() -> None:
+    handler = download._StaysSafe()
+    request = urllib.request.Request("https://example.org/a")
+    with pytest.raises(OSError, match="not https"):
+        handler.redirect_request(request, None, 302, "Found", {}, "http://example.org/a")
+    onwards = handler.redirect_request(request, None, 302, "Found", {}, "https://example.org/b")
+    assert onwards.full_url == "https://example.org/b"
+
+
 def test_published_files() -> None:
     """Every data set has both splits, each file one well-formed checksum."""
     for remotes in download.REMOTES.values():
         for remote in remotes:
-            assert len(bytes.fromhex(remote.md5)) == 16
+            assert len(bytes.fromhex(remote.sha256)) == 32
+            assert remote.url.startswith("https://")
     sets = ("mnist", "fashion-mnist", "cifar10")
     assert set(download.REMOTES) == {(name, split) for name in sets for split in ("test", "train")}

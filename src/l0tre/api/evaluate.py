@@ -17,6 +17,7 @@ from l0tre.evaluation.exports import export_writes
 from l0tre.evaluation.problem import GuaranteeWish, Settings, make_problem, start
 from l0tre.evaluation.results import Snapshot
 from l0tre.model.load import Source
+from l0tre.model.reference import is_reference
 from l0tre.store import Inputs, Run, create_run, open_run, read_config, read_inputs
 
 __all__ = ["anytime", "begin", "evaluate", "resume", "resume_anytime"]
@@ -212,15 +213,19 @@ def resume(
     device: str = "auto",
     time_budget: float | None = None,
     stop: Callable[[], bool] = lambda: False,
+    trust_run: bool = False,
 ) -> Snapshot:
     """Go on with a run folder where it stopped, to its end; no finished step is repeated.
 
     Args:
         folder: The run folder.
-        network: The network, if it did not come from a file or a name; it must be the same one.
+        network: The network, if it did not come from a model file or a name of the zoo; it must be the same one. A
+            name or a file is loaded with the mean and the standard deviation of the run.
         device: Where to compute.
         time_budget: Seconds for this call; ``None`` for no limit.
         stop: Asked between two steps.
+        trust_run: Import the Python code that the run names, without your naming it again. Code inside the run folder
+            is never imported.
 
     Returns:
         The last snapshot, seconds and queries counted from the run's very start.
@@ -228,7 +233,9 @@ def resume(
     Raises:
         StoreError: If the folder is not a run, is damaged, or the network is another one.
     """
-    return _last(resume_anytime(folder, network, device=device, time_budget=time_budget, stop=stop))
+    return _last(
+        resume_anytime(folder, network, device=device, time_budget=time_budget, stop=stop, trust_run=trust_run)
+    )
 
 
 def resume_anytime(
@@ -238,6 +245,7 @@ def resume_anytime(
     device: str = "auto",
     time_budget: float | None = None,
     stop: Callable[[], bool] = lambda: False,
+    trust_run: bool = False,
 ) -> Iterator[Snapshot]:
     """As :func:`resume`, giving out the bounds after every step.
 
@@ -249,10 +257,11 @@ def resume_anytime(
     config, inputs = read_config(folder), read_inputs(folder)
     model = config["model"]
     if network is None:
-        if "path" not in model:
-            raise StoreError(f"the run in {folder} used a network given from Python: pass the network to resume it")
+        network = _named_by(folder, model, trust_run)
+    if isinstance(network, str | Path):
+        _refuse_code_inside(folder, str(network))
         shape = tuple(model["input_shape"])
-        network = load(model["path"], mean=model["mean"], std=model["std"], input_shape=shape, device=device)
+        network = load(network, mean=model.get("mean"), std=model.get("std"), input_shape=shape, device=device)
     net = load(network, input_shape=tuple(inputs.images.shape[1:]), device=device)
     if net.fingerprint != model["fingerprint"]:
         raise StoreError(
@@ -277,6 +286,30 @@ def resume_anytime(
         run.close()
         raise
     return _recorded(drive(problem, state, recorder=run, time_budget=time_budget, stop=stop), run, inputs)
+
+
+def _named_by(folder: Path, model: Mapping[str, Any], trust_run: bool) -> str:
+    """The model that a run names. Its word is not enough to run code: a run folder may be somebody else's."""
+    if "path" not in model:
+        raise StoreError(f"the run in {folder} used a network given from Python: pass the network to resume it")
+    name = str(model["path"])
+    if is_reference(name) and not trust_run:
+        raise StoreError(
+            f"the run in {folder} names a model that is Python code, {name}, and resuming would run it: name the model "
+            f"again (`network='{name}'`), or trust the folder (`trust_run`)"
+        )
+    return name
+
+
+def _refuse_code_inside(folder: Path, name: str) -> None:
+    """Nothing inside a run folder is imported, whoever names it: it holds what others wrote there, too."""
+    if not is_reference(name):
+        return
+    place = name.rpartition(":")[0]
+    # A package is looked for in the current folder, too.
+    where = Path(place).resolve() if place.endswith(".py") else Path.cwd() / place.partition(".")[0]
+    if where.is_relative_to(folder.resolve()):
+        raise StoreError(f"{name} would be imported from inside the run folder {folder}: move the model elsewhere")
 
 
 def _check_budget(seconds: float | None) -> None:

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
-from rich.console import Console
 from rich.progress import Progress
 
 from l0tre.cli import options as opt
 from l0tre.cli.root import app
+from l0tre.cli.terminal import say, screen
 from l0tre.defaults import BUDGET, METHODS
 from l0tre.errors import ConfigError
 
@@ -91,8 +91,8 @@ def attack(
             seed=selection.seed,
         )
         labels = chosen.labels if targeted is None else [targeted] * len(chosen.images)
-        screen = Console(stderr=True)
-        with Progress(console=screen, transient=True, disable=output.silent or not screen.is_terminal) as bar:
+        console = screen(stderr=True)
+        with Progress(console=console, transient=True, disable=output.silent or not console.is_terminal) as bar:
             line = bar.add_task("attack", total=1.0)
 
             def progress(stage: str, share: float, mean: float) -> None:
@@ -120,12 +120,12 @@ def attack(
         files.write_arrays(out, result, chosen, rounding)
     written = 0 if pictures is None else files.write_pictures(pictures, result, chosen)
     if output.as_json:
-        typer.echo(json.dumps(attack_dict(result, chosen), indent=1))
+        say(json.dumps(attack_dict(result, chosen), indent=1))
     elif not output.quiet:
-        show_attack(result, chosen, Console(highlight=False), targeted)
+        show_attack(result, chosen, screen(), targeted)
         if out is not None:
-            typer.echo(f"adversarial inputs: {out}")
+            say(f"adversarial inputs: {out}")
         if pictures is not None:
-            typer.echo(f"{written} pictures in {pictures}")
+            say(f"{written} pictures in {pictures}")
     if stopped:
         raise typer.Exit(130)

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from l0tre.cli import options as opt
 from l0tre.cli.root import app
+from l0tre.cli.terminal import literal, say, screen
 from l0tre.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def compare(
     if len(words) < 3:
         raise ConfigError(f"{len(words)} words were given: give at least two networks and then the images")
     *models, data = words
-    console = Console(stderr=True)
+    console = screen(stderr=True)
 
     def enter(name: str, model: str) -> Entrant:
         setup = prepare(model, data, choices)
@@ -66,7 +66,7 @@ def compare(
 
     def watch(name: str, snapshots: "Iterator[Snapshot]") -> "Snapshot":
         if not output.silent:
-            console.print(f"{name} ...", highlight=False)
+            console.print(f"{literal(name)} ...")
         return follow(snapshots, console, quiet=output.silent)
 
     with stop_on_signal() as stop:
@@ -83,15 +83,15 @@ def compare(
         )
         stopped = stop()
     if output.as_json:
-        typer.echo(json.dumps(comparison.to_dict(), indent=1))
+        say(json.dumps(comparison.to_dict(), indent=1))
     elif not output.quiet:
-        show_comparison(comparison, Console(highlight=False))
+        show_comparison(comparison, screen())
         if out is not None:
             missing = cannot_draw()
-            typer.echo(
+            say(
                 f"written: {out / 'comparison.json'}, comparison.csv, comparison-pairs.csv, comparison-splits.csv",
-                nl=False,
+                end=False,
             )
-            typer.echo(f"; no figure: {missing}" if missing else ", comparison.png")
+            say(f"; no figure: {missing}" if missing else ", comparison.png")
     if stopped:
         raise typer.Exit(130)

@@ -4,16 +4,25 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from l0tre.cli import options as opt
 from l0tre.cli.root import app
+from l0tre.cli.terminal import say, screen
 from l0tre.defaults import ATTACK_QUERIES
 from l0tre.errors import ConfigError, MissingExtraError
 
 __all__ = ["evaluate"]
 
-WITH_RESUME = ("model", "resume", "time_budget", "device", "quiet", "as_json")  # all else is stored in the run
+WITH_RESUME = (
+    "model",
+    "resume",
+    "same_model",
+    "trust_run",
+    "time_budget",
+    "device",
+    "quiet",
+    "as_json",
+)  # all else is stored in the run
 
 
 @app.command()
@@ -28,6 +37,15 @@ def evaluate(
     out: Annotated[Path | None, typer.Option(help="A new folder for the run: it survives a crash.")] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the run folder given instead of a model.")
+    ] = False,
+    same_model: Annotated[
+        str | None,
+        typer.Option(
+            "--model", metavar="MODEL", help="With --resume: the run's model, named again; needed for Python code."
+        ),
+    ] = None,
+    trust_run: Annotated[
+        bool, typer.Option("--trust-run", help="With --resume: import the Python code that the run folder names.")
     ] = False,
     time_budget: Annotated[float | None, typer.Option(metavar="SECONDS", help="Stop after this time.")] = None,
     sample: Annotated[
@@ -61,6 +79,7 @@ def evaluate(
     """Bound the robustness of a network on a set of images; stop it any time."""
     from l0tre.api.evaluate import begin, resume_anytime
     from l0tre.cli.live import follow
+    from l0tre.cli.patience import loads_within
     from l0tre.cli.render import print_snapshot
     from l0tre.cli.setup import make_settings, prepare
     from l0tre.cli.signals import stop_on_signal
@@ -73,8 +92,13 @@ def evaluate(
         if resume:
             _refuse_with_resume(context)
             out = Path(model)
-            snapshots = resume_anytime(out, device=choices.device, time_budget=time_budget, stop=stop)
+            with loads_within(choices.load_timeout, same_model or model):
+                snapshots = resume_anytime(
+                    out, same_model, device=choices.device, time_budget=time_budget, stop=stop, trust_run=trust_run
+                )
         else:
+            if same_model is not None or trust_run:
+                raise ConfigError("--model and --trust-run are for --resume: give the model as the first argument")
             if data is None:
                 raise ConfigError(
                     f"no images were given: l0tre evaluate {model} images.npz (or --resume for a run folder)"
@@ -97,7 +121,7 @@ def evaluate(
                 out=out,
                 stop=stop,
             )
-        result = follow(snapshots, Console(stderr=True), quiet=output.silent)
+        result = follow(snapshots, screen(stderr=True), quiet=output.silent)
         stopped = stop()
     print_snapshot(result, quiet=output.quiet, as_json=output.as_json)
     if out is not None:
@@ -118,7 +142,7 @@ def _refuse_with_resume(context: typer.Context) -> None:
         names = ", ".join(parameter.opts[0] if parameter.opts[0].startswith("-") else "DATA" for parameter in given)
         raise ConfigError(
             f"{names} cannot be given with --resume, a run goes on as it was set up: give the run folder alone, "
-            "with --time-budget, --device, --quiet or --json"
+            "with --model, --trust-run, --time-budget, --device, --quiet or --json"
         )
 
 
@@ -130,4 +154,4 @@ def _write_report(folder: Path, silent: bool) -> None:
     except MissingExtraError as error:
         message = f"no report.html was written: {error}"
     if not silent:
-        typer.echo(message)
+        say(message)

@@ -2,14 +2,12 @@
 
 import json
 
-import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from l0tre.api.verify import Verdict
-from l0tre.certify.checker.certificate import Certificate
 from l0tre.certify.checker.check import CheckResult
+from l0tre.cli.terminal import literal, say, screen
 from l0tre.domain import Domain
 from l0tre.evaluation.results import ImageBounds, Snapshot
 from l0tre.exhaustive.describe import Description
@@ -30,9 +28,9 @@ def print_snapshot(result: Snapshot, *, quiet: bool, as_json: bool, every: bool 
         every: List all images, not only the first ones.
     """
     if as_json:
-        typer.echo(json.dumps(result.to_dict(), indent=1))
+        say(json.dumps(result.to_dict(), indent=1))
     elif not quiet:
-        show_snapshot(result, Console(highlight=False), every=every)
+        show_snapshot(result, screen(), every=every)
 
 
 def show_snapshot(result: Snapshot, console: Console, *, every: bool = False) -> None:
@@ -43,7 +41,7 @@ def show_snapshot(result: Snapshot, console: Console, *, every: bool = False) ->
         console: Where to.
         every: List all images, not only the first ones.
     """
-    unit, config = result.unit, result.config
+    unit, config = literal(result.unit), result.config
     settings = config["settings"]
     # No lines and little padding: a billion queries and a day of seconds fit 80 columns.
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold underline")
@@ -66,13 +64,13 @@ def show_snapshot(result: Snapshot, console: Console, *, every: bool = False) ->
     if len(shown) < len(result.images):
         console.print(f"... and {len(result.images) - len(shown)} more (of {len(result.images)}; --all lists them)")
     for left_out in result.excluded if every else result.excluded[:5]:
-        console.print(f"left out: image {left_out.index}, {left_out.reason}")
+        console.print(f"left out: image {left_out.index}, {literal(left_out.reason)}")
     if not every and len(result.excluded) > 5:
         console.print(f"left out: {len(result.excluded) - 5} more images")
     total = len(result.images)
     console.print(
-        f"\n[bold]{escape(config['model']['name'])}[/bold] on {_count(total, 'image')} of "
-        f"{escape(config['data']['name'])} ({len(result.excluded)} left out), bounds in {unit}s:",
+        f"\n[bold]{literal(config['model']['name'])}[/bold] on {_count(total, 'image')} of "
+        f"{literal(config['data']['name'])} ({len(result.excluded)} left out), bounds in {unit}s:",
         soft_wrap=True,  # paths stay whole, for copying
     )
     sampled = all(image.guarantee == "sampled" for image in result.images)
@@ -80,7 +78,7 @@ def show_snapshot(result: Snapshot, console: Console, *, every: bool = False) ->
     console.print(f"  lower bound  {result.lower:.3f}   {known}")
     console.print(f"               guarantee: {_guarantee(result, settings)}")
     if note := config.get("guarantee", {}).get("note"):
-        console.print(f"               why not certified: {escape(note)}", soft_wrap=True)
+        console.print(f"               why not certified: {literal(note)}", soft_wrap=True)
     console.print(f"  upper bound  {result.upper:.3f}   shown by stored adversarial inputs")
     if result.without_witness:
         console.print(
@@ -144,13 +142,12 @@ def show_verdict(verdict: Verdict, console: Console) -> None:
         for position, value in zip(witness.positions.tolist(), witness.values.tolist(), strict=True):
             console.print(f"  value {position} -> {value:.6g}")
     else:
-        console.print(f"reason: {verdict.reason}; bounds so far: lower {verdict.lower}, upper {verdict.upper}")
+        console.print(f"reason: {literal(verdict.reason)}; bounds so far: lower {verdict.lower}, upper {verdict.upper}")
     console.print(f"{verdict.seconds:.2f} s, {verdict.queries:,} queries")
 
 
-def show_check(result: CheckResult, proof: Certificate, index: int, console: Console) -> None:
+def show_check(result: CheckResult, unit: str, index: int, console: Console) -> None:
     """Print what checking a certificate found."""
-    unit = str(proof.about.get("unit", "group"))
     console.print("[bold green]valid[/bold green]")
     console.print(
         f"image {index} stays class {result.label} for every change of at most {_count(result.radius, unit)} "
@@ -169,15 +166,15 @@ def show_description(
     """Print whether a network can be certified, and how its grid will be searched."""
     shape = " x ".join(str(size) for size in network.input_shape)
     console.print(
-        f"[bold]{escape(network.name)}[/bold]: input {shape}, {_count(network.classes, 'class')}, "
+        f"[bold]{literal(network.name)}[/bold]: input {shape}, {_count(network.classes, 'class')}, "
         f"{_count(domain.groups, domain.unit)}",
         soft_wrap=True,
     )
     proof = f"no, {why_not}" if why_not else "yes: lower bounds for all real values"
-    console.print(f"certified: {escape(proof)}", soft_wrap=True)
+    console.print(f"certified: {literal(proof)}", soft_wrap=True)
     if not description.windows:
         console.print("grid search: whole forward passes for every grid point")
-        console.print(f"  why:    {escape(description.reason)}", soft_wrap=True)
+        console.print(f"  why:    {literal(description.reason)}", soft_wrap=True)
         return
     levels = ", ".join(str(t) for t in description.levels)
     console.print(f"grid search: windows for t = {levels}; whole forward passes for larger t")
@@ -191,7 +188,7 @@ def show_description(
         table.add_column(name, justify="left" if name == "layer" else "right")
     for layer in description.layers:
         table.add_row(
-            escape(layer.name),
+            literal(layer.name),
             " x ".join(str(size) for size in layer.shape),
             str(layer.stride),
             f"{layer.window[0]} x {layer.window[1]}",

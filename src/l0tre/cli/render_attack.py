@@ -3,10 +3,10 @@
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from l0tre.attacks.attacked import Attacked
+from l0tre.cli.terminal import literal
 from l0tre.data import Dataset
 
 __all__ = ["attack_dict", "show_attack"]
@@ -72,4 +72,4 @@ def show_attack(result: Attacked, data: Dataset, console: Console, targeted: int
         console.print(f"distance  {distance}; {optimal} proved optimal")
     console.print(f"time      {result.seconds:.1f} s, {result.seconds / total:.3f} s an image")
     for note in result.notes:
-        console.print(f"note: {escape(note)}", soft_wrap=True)
+        console.print(f"note: {literal(note)}", soft_wrap=True)

@@ -6,10 +6,10 @@ from rich.markup import escape
 
 from l0tre.cli.plain import plain
 
-__all__ = ["say", "screen", "shown"]
+__all__ = ["literal", "say", "screen"]
 
 
-def shown(text: object) -> str:
+def literal(text: object) -> str:
     """A text for rich, without control characters and without markup."""
     return escape(plain(text))
 

@@ -3,18 +3,23 @@
 import json
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import Progress
 
 from l0tre.cli import options as opt
 from l0tre.cli.root import app
+from l0tre.cli.terminal import say, screen
 from l0tre.errors import CertificateError, ConfigError
+
+if TYPE_CHECKING:
+    from l0tre.certify.checker.certificate import Certificate
 
 __all__ = ["check", "verify"]
 
+# What the checker itself computes in, whatever a certificate says.
+CHECKED = "real arithmetic on the network's weights, by the checker's own float64 bounds with rounding errors added"
 EXIT_CODES = {"safe": 0, "unsafe": 1, "unknown": 3}
 
 
@@ -78,15 +83,15 @@ def verify(
         )
     written = certificate if verdict.answer == "safe" else None
     if output.as_json or form is Format.JSON:
-        typer.echo(json.dumps({**verdict_dict(verdict, index), "certificate": written and str(written)}))
+        say(json.dumps({**verdict_dict(verdict, index), "certificate": written and str(written)}))
     elif form is Format.VNNCOMP:
-        typer.echo(vnncomp(verdict, setup.network, image.images[0]))
+        say(vnncomp(verdict, setup.network, image.images[0]))
     elif output.quiet:
-        typer.echo(verdict.answer)
+        say(verdict.answer)
     else:
-        show_verdict(verdict, Console(highlight=False))
+        show_verdict(verdict, screen())
         if written is not None:
-            typer.echo(f"certificate: {written}")
+            say(f"certificate: {written}")
     raise typer.Exit(EXIT_CODES[verdict.answer])
 
 
@@ -106,21 +111,21 @@ def check(
     choices: opt.Choices,
     output: opt.Output,
 ) -> None:
-    """Check a proof again, with other code than made it. Exit code 0 it holds, 1 it does not, 2 error."""
+    """Check a proof again, with other code than made it. Exit code 0 it holds, 1 it does not, 2 error.
+
+    A file that is missing or no certificate is an error. What is printed was found here, not read from the file.
+    """
     from l0tre.api.check import check as check_proof
-    from l0tre.certify.checker.certificate import read_certificate
     from l0tre.cli.render import show_check
     from l0tre.cli.setup import prepare
     from l0tre.data import select
 
+    proof = _read(certificate)
+    place = index if index is not None else _index(proof)
     setup = prepare(model, data, choices)
-    if not certificate.is_file():
-        raise ConfigError(f"there is no certificate {certificate}: write one with l0tre verify --certificate")
+    image = select(setup.data, indices=[place])
     try:
-        proof = read_certificate(certificate)
-        place = index if index is not None else int(proof.about.get("index", 0))
-        image = select(setup.data, indices=[place])
-        with Progress(console=Console(stderr=True), transient=True, disable=output.silent) as bar:
+        with Progress(console=screen(stderr=True), transient=True, disable=output.silent) as bar:
             task = bar.add_task("checking nodes", total=len(proof.cells))
             result = check_proof(
                 proof,
@@ -132,15 +137,32 @@ def check(
             )
     except CertificateError as error:
         if output.as_json:
-            typer.echo(json.dumps({"valid": False, "reason": str(error)}))
+            say(json.dumps({"valid": False, "reason": str(error)}))
         else:
-            typer.echo(f"not valid: {error}")
+            say(f"not valid: {error}")
         raise typer.Exit(1) from error
     if output.as_json:
         facts = {"radius": result.radius, "label": result.label, "nodes": result.nodes, "boxes": result.boxes}
         rest = {"margin": result.margin, "splits": result.splits, "seconds": result.seconds}
-        typer.echo(json.dumps({"valid": True, "index": place, **facts, **rest, "arithmetic": proof.arithmetic}))
+        say(json.dumps({"valid": True, "index": place, **facts, **rest, "arithmetic": CHECKED}))
     elif output.quiet:
-        typer.echo("valid")
+        say("valid")
     else:
-        show_check(result, proof, place, Console(highlight=False))
+        show_check(result, setup.domain.unit, place, screen())
+
+
+def _read(certificate: Path) -> "Certificate":
+    """A certificate, or an error that is no answer about a proof."""
+    from l0tre.certify.checker.certificate import read_certificate
+
+    if not certificate.is_file():
+        raise ConfigError(f"there is no certificate {certificate}: write one with l0tre verify --certificate")
+    return read_certificate(certificate)
+
+
+def _index(proof: "Certificate") -> int:
+    """Which image a certificate says that it is about; its hash tells whether that is so."""
+    index = proof.about.get("index", 0)
+    if type(index) is not int:
+        raise CertificateError("the certificate does not say in whole numbers which image it is about: give --index")
+    return index

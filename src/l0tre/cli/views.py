@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from l0tre.cli import options as opt
 from l0tre.cli.root import app
+from l0tre.cli.terminal import say, screen
+from l0tre.defaults import LOAD_SECONDS
 
 __all__ = ["inspect", "report", "show"]
 
@@ -24,10 +25,12 @@ def inspect(
     colours: opt.ColoursOption = "grid",
     epsilon: opt.EpsilonOption = 0.25,
     device: opt.DeviceOption = "auto",
+    load_timeout: opt.LoadTimeoutOption = LOAD_SECONDS,
     as_json: opt.JsonOption = False,
 ) -> None:
     """Tell how a network will be searched: windows or whole forward passes, how far a pixel reaches, what it saves."""
     from l0tre.api.load import load
+    from l0tre.cli.patience import loads_within
     from l0tre.cli.render import show_description
     from l0tre.cli.setup import parse_groups, parse_shape
     from l0tre.domain import make_domain, make_grid
@@ -35,7 +38,8 @@ def inspect(
     from l0tre.exhaustive.describe import describe
     from l0tre.exhaustive.scanner import choose_engine
 
-    network = load(model, input_shape=parse_shape(input_shape), device=device)
+    with loads_within(load_timeout, model):
+        network = load(model, input_shape=parse_shape(input_shape), device=device)
     domain = make_domain(network.input_shape, groups=parse_groups(groups))
     grid = make_grid(domain, epsilon, colours=colours)  # type: ignore[arg-type]
     engine = choose_engine(network, domain.to(network.device), grid.to(network.device))
@@ -49,9 +53,9 @@ def inspect(
             "certifiable": not why_not,
             "why_not_certifiable": why_not,
         }
-        typer.echo(json.dumps({**facts, "unit": domain.unit, "groups": domain.groups, **asdict(description)}, indent=1))
+        say(json.dumps({**facts, "unit": domain.unit, "groups": domain.groups, **asdict(description)}, indent=1))
     else:
-        show_description(network, domain, description, why_not, Console(highlight=False))
+        show_description(network, domain, description, why_not, screen())
 
 
 @app.command()
@@ -75,7 +79,6 @@ def report(
     ] = None,
 ) -> None:
     """Write report.html, result.json, bounds.csv and witnesses.npz of a run anew."""
-    from l0tre.cli.terminal import say
     from l0tre.evaluation.exports import export_writes
     from l0tre.files import write_all_whole
     from l0tre.report import report_writes

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from l0tre.errors import ModelError
+from l0tre.limits import refuse_large
 from l0tre.model.aten import UnsupportedOperationError
 from l0tre.model.calls import graph_from_calls, run_calls
 from l0tre.model.confirm import check_points, differs
@@ -38,6 +39,7 @@ Source = str | Path | nn.Module | Callable[..., Any] | Network
 
 # Largest difference between two evaluations of a source that float32 may cause, relative to the largest score.
 TOLERANCE = 1e-4
+POINT_BYTES = 128  # for each value of an input, when a network is compared with its source on some of them
 
 
 # From the name of a network to its module and the shape of its input.
@@ -176,16 +178,19 @@ def _read_named(name: str, shape: tuple[int, ...] | None, by_name: ByName) -> _L
 
 
 def _read_onnx(path: Path) -> _Loaded:
-    scores, wide = onnx_scores(path), onnx_double_scores(path)
+    graph, note = None, ""
+    try:
+        graph = import_onnx(path)  # before anything runs: it refuses constants that no memory holds
+    except UnsupportedOperationError as error:
+        note = str(error)
+    scores = onnx_scores(path)
 
     def source(x: Tensor) -> Tensor:
         return torch.from_numpy(scores(x.numpy()))
 
-    try:
-        graph = import_onnx(path)
-    except UnsupportedOperationError as error:
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        return _Loaded(source, None, onnx_input_shape(path), digest, str(error))
+    if graph is None:
+        return _Loaded(source, None, onnx_input_shape(path), hashlib.sha256(path.read_bytes()).hexdigest(), note)
+    wide = onnx_double_scores(path)
     return _Loaded(source, graph, graph.input_shape, _digest(graph), double=lambda x: torch.from_numpy(wide(x.numpy())))
 
 
@@ -300,6 +305,10 @@ def _numbers(result: Any) -> np.ndarray:
 
 def _finish(loaded: _Loaded, normalisation: Normalisation | None, device: torch.device, name: str) -> Network:
     source, graph = loaded.source, loaded.graph
+    try:
+        refuse_large(POINT_BYTES * math.prod(loaded.input_shape), f"looking at inputs of shape {loaded.input_shape}")
+    except ValueError as error:
+        raise ModelError(f"{name} cannot be loaded: {error}") from error
 
     def reference(x: Tensor) -> Tensor:
         return source(x if normalisation is None else normalisation(x))
