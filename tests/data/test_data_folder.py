@@ -1,3 +1,5 @@
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ import torch
 from PIL import Image
 
 from l0tre.data import load_data
+from l0tre.data.folder import read_folder
 from l0tre.errors import DataError
 
 GREY = np.random.RandomState(0).randint(0, 256, (4, 6, 5), dtype=np.uint8)
@@ -164,3 +167,25 @@ def test_damaged_and_deep_images(tmp_path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(DataError, match=r"a\.png: cannot be read as an image"):
             load_data(tmp_path / "cut")
+
+
+def test_only_readers_of_pictures_are_asked(tmp_path: Path) -> None:
+    """Pillow goes by the content: PostScript would be handed to another program."""
+    (tmp_path / "a.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 4 4\nshowpage\n")
+    with pytest.raises(DataError, match=r"a\.png: cannot be read as an image"):
+        read_folder(tmp_path, (1, 4, 4), False)
+
+
+def test_a_picture_that_claims_many_pixels(tmp_path: Path) -> None:
+    """66 bytes; unpacked it would be ten gigabytes."""
+    header = struct.pack(">IIBBBBB", 100_000, 100_000, 8, 2, 0, 0, 0)
+    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(b"")), (b"IEND", b"")]
+    content = b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in chunks
+    )
+    (tmp_path / "a.png").write_bytes(content)
+    with pytest.raises(DataError, match=r"a\.png"):
+        read_folder(tmp_path, (1, 4, 4), False)
+    Image.fromarray(np.zeros((8200, 8200), np.uint8)).save(tmp_path / "a.png")
+    with pytest.raises(DataError, match="8200 x 8200 pixels"):
+        read_folder(tmp_path, (1, 4, 4), False)

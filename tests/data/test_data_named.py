@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from l0tre.data import Dataset, download, load_data
+from l0tre.data.binary import read_idx
 from l0tre.data.download import Remote
 from l0tre.errors import DataError, MissingExtraError
 
@@ -26,6 +27,8 @@ GREY_LABELS = np.array([7, 2, 1, 0, 4], dtype=np.uint8)
 COLOUR = np.random.RandomState(1).randint(0, 256, (10, 3, 32, 32), dtype=np.uint8)
 COLOUR_LABELS = np.arange(10, dtype=np.uint8)[::-1].copy()
 TORONTO = "cifar-10-binary.tar.gz"
+
+PUBLISHED = download.REMOTES
 
 
 @pytest.fixture(autouse=True)
@@ -362,6 +365,10 @@ def test_a_cache_that_cannot_be_written(cache: Path) -> None:
         load_data("mnist")
 
 
+def test_everything_is_published_over_https() -> None:
+    assert all(remote.url.startswith("https://") for remotes in PUBLISHED.values() for remote in remotes)
+
+
 def test_no_redirection_leaves_https() -> None:
     handler = download._StaysSafe()
     request = urllib.request.Request("https://example.org/a")
@@ -376,6 +383,15 @@ def test_published_files() -> None:
     for remotes in download.REMOTES.values():
         for remote in remotes:
             assert len(bytes.fromhex(remote.sha256)) == 32
-            assert remote.url.startswith("https://")
     sets = ("mnist", "fashion-mnist", "cifar10")
     assert set(download.REMOTES) == {(name, split) for name in sets for split in ("test", "train")}
+
+
+def test_an_idx_file_that_claims_or_unpacks_to_more_than_memory_holds(tmp_path: Path) -> None:
+    claim = struct.pack(">HBBIII", 0, 8, 3, 2**31, 2**31, 4)
+    bomb = struct.pack(">HBBIII", 0, 8, 3, 1, 28, 28) + bytes(10_000_000)
+    for content, words in ((claim, "GiB"), (bomb, "more bytes of data")):
+        path = tmp_path / "t10k-images-idx3-ubyte.gz"
+        path.write_bytes(gzip.compress(content))
+        with pytest.raises(DataError, match=words):
+            read_idx(path, 3)

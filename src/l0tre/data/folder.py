@@ -16,7 +16,7 @@ __all__ = ["read_folder"]
 
 _SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 # Pillow goes by the content, not by the name: of its readers only these are asked, none of which runs another program.
-_FORMATS = ("BMP", "DIB", "GIF", "JPEG", "MPO", "PNG", "PPM", "TIFF", "WEBP")
+_FORMATS = ("BMP", "DIB", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 _MOST_PIXELS = 2**26  # in a picture: a small file can claim many
 _LABELS = "labels.csv"
 _GREY = ("1", "L", "LA")

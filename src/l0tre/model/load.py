@@ -109,13 +109,23 @@ def load(
     target = pick_device(device)
     if target.type not in ("cpu", "cuda"):
         raise ModelError(f"device {device!r} is not supported: give auto, cpu, cuda or cuda:0")
+    if wish is not None:
+        _refuse_large_input(wish, _name(source))
     loaded = _read(source, wish, by_name)
+    _refuse_large_input(loaded.input_shape, _name(source))
     if wish is not None and wish != loaded.input_shape:
         raise ModelError(f"{_name(source)} takes inputs of shape {loaded.input_shape}, not {wish}")
     network = _finish(loaded, make_normalisation(mean, std, loaded.input_shape), target, _name(source))
     if not isinstance(source, str | Path):
         return network
     return replace(network, origin={"path": _place(str(source)), "mean": _plain(mean), "std": _plain(std)})
+
+
+def _refuse_large_input(shape: tuple[int, ...], name: str) -> None:
+    try:
+        refuse_large(POINT_BYTES * math.prod(shape), f"looking at inputs of shape {shape}")
+    except ValueError as error:
+        raise ModelError(f"{name} cannot be loaded: {error}") from error
 
 
 def _place(name: str) -> str:
@@ -305,10 +315,6 @@ def _numbers(result: Any) -> np.ndarray:
 
 def _finish(loaded: _Loaded, normalisation: Normalisation | None, device: torch.device, name: str) -> Network:
     source, graph = loaded.source, loaded.graph
-    try:
-        refuse_large(POINT_BYTES * math.prod(loaded.input_shape), f"looking at inputs of shape {loaded.input_shape}")
-    except ValueError as error:
-        raise ModelError(f"{name} cannot be loaded: {error}") from error
 
     def reference(x: Tensor) -> Tensor:
         return source(x if normalisation is None else normalisation(x))

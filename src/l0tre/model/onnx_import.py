@@ -219,7 +219,7 @@ def _load(path: Path) -> Any:
             if entry.key == "location" and not (folder / entry.value).resolve().is_relative_to(folder):
                 raise ModelError(f"{path} keeps weights in {entry.value}, outside its own folder; put them beside it")
             if entry.key == "location" and not (folder / entry.value).is_file():  # nor a device, which has no end
-                raise ModelError(f"{path} keeps weights in {entry.value}, which is no file; put it beside it")
+                raise _unreadable(path, FileNotFoundError(f"it keeps weights in {entry.value}, which is no file"))
         if tensor.external_data:
             try:
                 onnx.external_data_helper.load_external_data_for_tensor(tensor, str(folder))
