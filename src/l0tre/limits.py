@@ -2,9 +2,10 @@
 
 import os
 import re
+import sys
 from pathlib import Path
 
-__all__ = ["free_host_bytes", "refuse_large"]
+__all__ = ["free_host_bytes", "peak_host_bytes", "refuse_large"]
 
 SHARE = 0.5  # of the free memory that a single thing of a file may take
 
@@ -22,6 +23,20 @@ def free_host_bytes() -> int:
     if limit.exists() and used.exists() and limit.read_text().strip().isdigit():  # a container's own limit
         free.append(max(int(limit.read_text()) - int(used.read_text()), 0))
     return min(free)
+
+
+def peak_host_bytes() -> int | None:
+    """The most memory that this process held at any time so far; ``None`` where the system does not say."""
+    status = Path("/proc/self/status")
+    match = re.search(r"VmHWM:\s+(\d+) kB", status.read_text()) if status.exists() else None
+    if match is not None:
+        return int(match[1]) * 1024
+    try:
+        import resource
+    except ImportError:
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
 
 
 def refuse_large(size: int, what: str) -> None:

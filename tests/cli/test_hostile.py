@@ -235,8 +235,7 @@ def test_a_run_folder_that_cannot_be_written(files: Files, tmp_path: Path) -> No
     reported = command("report", run, "--out", out)
     assert (reported.returncode, reported.stderr) == (0, "")
     assert {"report.html", "result.json", "bounds.csv", "witnesses.npz"} <= {path.name for path in out.iterdir()}
-    for words in (("report", run), ("evaluate", run, "--resume")):
-        refused = command(*words)
+    for refused in (command("report", run), command("evaluate", run, "--resume")):
         assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
     assert {path.name: path.read_bytes() for path in run.iterdir() if path.name in before} == before
 

@@ -66,10 +66,12 @@ def attack(
     """Change as few pixels as possible so that the decision changes; every input found is replayed."""
     from l0tre.api.attack import attack_details
     from l0tre.cli import attack_files as files
+    from l0tre.cli.render import memory_dict
     from l0tre.cli.render_attack import attack_dict, show_attack
     from l0tre.cli.setup import prepare
     from l0tre.cli.signals import stop_on_signal
     from l0tre.data import select
+    from l0tre.memory import default_budget
 
     opt.check_budget(time_budget)
     if pictures is not None and rounding != "8bit":
@@ -120,7 +122,8 @@ def attack(
         files.write_arrays(out, result, chosen, rounding)
     written = 0 if pictures is None else files.write_pictures(pictures, result, chosen)
     if output.as_json:
-        say(json.dumps(attack_dict(result, chosen), indent=1))
+        budget_bytes = setup.memory_bytes or default_budget(network.device)
+        say(json.dumps({**attack_dict(result, chosen), **memory_dict(budget_bytes)}, indent=1))
     elif not output.quiet:
         show_attack(result, chosen, screen(), targeted)
         if out is not None:

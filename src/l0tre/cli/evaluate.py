@@ -123,7 +123,7 @@ def evaluate(
             )
         result = follow(snapshots, screen(stderr=True), quiet=output.silent)
         stopped = stop()
-    print_snapshot(result, quiet=output.quiet, as_json=output.as_json)
+    print_snapshot(result, quiet=output.quiet, as_json=output.as_json, searched=True)
     if out is not None:
         _write_report(out, output.silent)
     if stopped:

@@ -11,14 +11,22 @@ from l0tre.cli.terminal import literal, say, screen
 from l0tre.domain import Domain
 from l0tre.evaluation.results import ImageBounds, Snapshot
 from l0tre.exhaustive.describe import Description
+from l0tre.limits import peak_host_bytes
 from l0tre.model.network import Network
 
-__all__ = ["print_snapshot", "show_check", "show_description", "show_snapshot", "show_verdict"]
+__all__ = ["memory_dict", "print_snapshot", "show_check", "show_description", "show_snapshot", "show_verdict"]
 
 ROWS = 25  # images listed on a terminal; files have them all
 
 
-def print_snapshot(result: Snapshot, *, quiet: bool, as_json: bool, every: bool = False) -> None:
+def memory_dict(budget: int) -> dict[str, dict[str, int | None]]:
+    """For JSON, in bytes: what batches and tables may take, and the most that the whole process held."""
+    return {"memory": {"budget": budget, "peak": peak_host_bytes()}}
+
+
+def print_snapshot(
+    result: Snapshot, *, quiet: bool, as_json: bool, every: bool = False, searched: bool = False
+) -> None:
     """Print a result as JSON, as tables, or not at all.
 
     Args:
@@ -26,9 +34,11 @@ def print_snapshot(result: Snapshot, *, quiet: bool, as_json: bool, every: bool 
         quiet: Print no tables.
         as_json: Print JSON and nothing else.
         every: List all images, not only the first ones.
+        searched: Whether this process computed it; the JSON then says what memory that took.
     """
     if as_json:
-        say(json.dumps(result.to_dict(), indent=1))
+        memory = memory_dict(result.config["settings"]["memory_bytes"]) if searched else {}
+        say(json.dumps({**result.to_dict(), **memory}, indent=1))
     elif not quiet:
         show_snapshot(result, screen(), every=every)
 

@@ -56,11 +56,12 @@ def verify(
 ) -> None:
     """Can changing at most RADIUS groups change the decision? Exit code 0 safe, 1 unsafe, 3 unknown, 2 error."""
     from l0tre.api.verify import verify as verify_one
-    from l0tre.cli.render import show_verdict
+    from l0tre.cli.render import memory_dict, show_verdict
     from l0tre.cli.setup import make_settings, prepare
     from l0tre.cli.signals import stop_on_signal
     from l0tre.cli.verdicts import verdict_dict, vnncomp
     from l0tre.data import select
+    from l0tre.memory import default_budget
 
     opt.check_budget(time_budget)
     with stop_on_signal() as stop:
@@ -83,7 +84,8 @@ def verify(
         )
     written = certificate if verdict.answer == "safe" else None
     if output.as_json or form is Format.JSON:
-        say(json.dumps({**verdict_dict(verdict, index), "certificate": written and str(written)}))
+        facts = {**verdict_dict(verdict, index), "certificate": written and str(written)}
+        say(json.dumps({**facts, **memory_dict(settings.memory_bytes or default_budget(setup.network.device))}))
     elif form is Format.VNNCOMP:
         say(vnncomp(verdict, setup.network, image.images[0]))
     elif output.quiet:
