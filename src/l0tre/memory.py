@@ -63,13 +63,15 @@ class Batcher:
         Returns:
             float32 ``[count, classes]`` on the network's device.
         """
-        parts: list[Tensor] = []
+        # In one piece: small results that stay between the large blocks of the batches keep an allocator from using those
+        # again, so that memory grows with every batch.
+        scores = torch.empty(count, self.network.classes, device=self.network.device)
         start = 0
         while start < count:
             stop = min(start + self.rows, count)
             try:
                 x = make(start, stop)
-                parts.append(self.network.scores(x) if peaks is None else self.network.watched_scores(x, peaks))
+                scores[start:stop] = self.network.scores(x) if peaks is None else self.network.watched_scores(x, peaks)
             except torch.OutOfMemoryError as error:
                 if self.rows == 1:
                     raise ModelError("the device has too little memory for one input: use `device='cpu'`") from error
@@ -77,4 +79,4 @@ class Batcher:
                 self.rows //= 2
                 continue
             start = stop
-        return torch.cat(parts) if parts else torch.empty(0, self.network.classes, device=self.network.device)
+        return scores

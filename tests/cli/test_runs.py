@@ -88,8 +88,8 @@ def test_a_run_goes_on_from_another_folder(files: Files, tmp_path: Path, monkeyp
     for model, out in (("net.onnx", "a"), ("net.py:f", "b")):
         assert l0tre("evaluate", model, "images.npz", "--out", f"../{out}", "--time-budget", "0", "-q").code == 0
     monkeypatch.chdir(tmp_path / "there")
-    for out in ("a", "b"):
-        assert l0tre("evaluate", f"../{out}", "--resume", "-q").code == 0
+    for out, words in (("a", []), ("b", ["--model", "../here/net.py:f"])):
+        assert l0tre("evaluate", f"../{out}", "--resume", "-q", *words).code == 0
         assert shown(tmp_path / out)["global"]["finished"] is True
 
 
@@ -132,7 +132,7 @@ def test_a_run_does_not_go_on_with_an_edited_function(files: Files, tmp_path: Pa
     words = ("--out", tmp_path / "run", "--time-budget", "0", "-q")
     assert l0tre("evaluate", place, tmp_path / "images.npz", *words).code == 0
     model.write_text("def f(x):\n    return x.flatten(1)[:, 3:6] * 2  # other weights\n")
-    check_error(l0tre("evaluate", tmp_path / "run", "--resume"), "net.py:f", "began with")
+    check_error(l0tre("evaluate", tmp_path / "run", "--resume", "--model", place), "net.py:f", "began with")
 
 
 @pytest.mark.parametrize("kind", ["missing", "empty", "not a run", "file"])

@@ -33,6 +33,8 @@ def write_report(folder: Path, *, pictures: int = 100) -> Path:
         MissingExtraError: If jinja2 or Pillow is not installed.
         StoreError: If the folder is not a run, is damaged, or cannot be written.
     """
+    if pictures < 0:
+        raise ConfigError(f"pictures is {pictures}: give 0 or more")
     snapshot, inputs = read_snapshot(folder), read_inputs(folder)
     return export_run(folder, report_writes(folder, snapshot, inputs, pictures=pictures), snapshot)[0]
 
@@ -52,11 +54,8 @@ def report_writes(
         The file and a function that writes it to a path.
 
     Raises:
-        ConfigError: If ``pictures`` is negative.
         MissingExtraError: If jinja2 or Pillow is not installed.
     """
-    if pictures < 0:
-        raise ConfigError(f"pictures is {pictures}: give 0 or more")
     jinja2 = require("jinja2", "report")
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
