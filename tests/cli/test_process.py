@@ -111,6 +111,7 @@ def test_a_closed_pipe_is_no_traceback(files: Files) -> None:
     process.stderr.close()
     process.wait(timeout=PATIENCE)
     assert "Traceback" not in stderr
+    assert process.returncode == 2
 
 
 def test_a_defect_of_ours_never_looks_like_an_answer() -> None:
@@ -145,7 +146,8 @@ def test_ctrl_c_before_the_work_is_silent(files: Files, share: float, tmp_path: 
     time.sleep(share * whole)
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=PATIENCE)
-    assert process.returncode in (130, 0)  # 0: it was over before
+    # It was over before, or Python itself was ending, whose own answer is to die of the signal.
+    assert process.returncode in (130, 0, -signal.SIGINT)
     assert stderr == ""
 
 

@@ -53,7 +53,9 @@ def _run() -> int:
         return _fail("there is not enough memory for this: give a smaller --memory, fewer images or a smaller network")
     except Interrupted:
         raise
-    except BaseException:  # a defect of ours, or SystemExit: any other exit code would read as an answer of `verify`
+    except BaseException as error:  # a defect, or SystemExit: another exit code would read as an answer of `verify`
+        if isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError):  # typer's answer to it
+            return _fail("the output was closed before all of it was written")
         _show(traceback.format_exc())
         return _fail("this is a defect in l0tre; please report it with the lines above")
 
