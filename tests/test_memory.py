@@ -93,7 +93,7 @@ def make(first, last):
     return torch.where(near, image[rows], image[rows]).view(-1, 3, 224, 224)
 
 peaks = []
-for batches in (4, 30):
+for batches in (8, 80):
     with torch.inference_mode():
         batcher.run(batches * batcher.rows, make)
     peaks.append(peak_host_bytes())
@@ -110,4 +110,4 @@ def test_memory_does_not_grow_with_the_number_of_batches() -> None:
     result = subprocess.run(words, capture_output=True, text=True, check=True, env=environment)
     rows, grown = map(int, result.stdout.split())
     assert rows == 32
-    assert grown < 2**24  # in 26 batches of 19 MB more
+    assert grown < 2**27  # in 72 batches of 19 MB more

@@ -63,7 +63,7 @@ class Batcher:
         Returns:
             float32 ``[count, classes]`` on the network's device.
         """
-        # In one piece: small results that stay between the large blocks of the batches keep an allocator from using those
+        # In one piece: small results that stay between the large blocks of batches keep an allocator from using these
         # again, so that memory grows with every batch.
         scores = torch.empty(count, self.network.classes, device=self.network.device)
         start = 0
