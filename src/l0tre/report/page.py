@@ -92,7 +92,7 @@ def _content(snapshot: Snapshot, inputs: Inputs, pictures: int) -> dict[str, Any
         "distribution": _distribution(snapshot),
         "cards": make_cards(snapshot.images, inputs, pictures),
         "rows": ROWS,
-        "settings": list(_flat(config)),
+        "settings": list(_flat({**config, **({"state": snapshot.state} if snapshot.state else {})})),
         "counted": counted,
     }
 

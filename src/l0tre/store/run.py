@@ -1,6 +1,5 @@
 """Create, record, read and resume a run folder."""
 
-import hashlib
 import json
 import secrets
 import sqlite3
@@ -33,9 +32,7 @@ from l0tre.store.connection import (
     transaction,
 )
 from l0tre.store.rows import (
-    LATEST,
     bounds_row,
-    has_levels,
     level_row,
     partial_row,
     proof_row,
@@ -46,8 +43,8 @@ from l0tre.store.rows import (
     read_proofs,
     witness_row,
 )
-from l0tre.store.tables import TABLES, Writer, create_table, seal_of
-from l0tre.store.tables import State as Stored
+from l0tre.store.tables import Writer, file_digest, seal_of
+from l0tre.store.upgrade import upgrade
 
 __all__ = [
     "Inputs",
@@ -242,7 +239,7 @@ def _begin(folder: Path, state: State, excluded: Sequence[Excluded], config: Map
     connection = connect(folder / DATABASE, create=True)
     try:
         created = datetime.now(UTC).isoformat(timespec="seconds")
-        lasting = {"config": dict(config), "created": created, "inputs": _digest_of(folder / INPUTS)}
+        lasting = {"config": dict(config), "created": created, "inputs": file_digest(folder / INPUTS)}
         seal = seal_of({key: json.dumps(value) for key, value in lasting.items()})
         with transaction(connection, folder / DATABASE, seal) as writer:
             for key, value in {**lasting, "format": FORMAT}.items():
@@ -257,12 +254,6 @@ def _begin(folder: Path, state: State, excluded: Sequence[Excluded], config: Map
     return run
 
 
-def _digest_of(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def open_run(folder: Path) -> Run:
     """Open a run folder for writing, taking it over from any other process.
 
@@ -272,47 +263,11 @@ def open_run(folder: Path) -> Run:
     connection = connect(folder / DATABASE)
     try:
         if not is_sealed(connection):
-            _upgrade(connection, folder)
+            upgrade(connection, folder / INPUTS, folder / DATABASE)
         return Run(folder, connection)
     except BaseException:
         connection.close()
         raise
-
-
-def _upgrade(connection: sqlite3.Connection, folder: Path) -> None:
-    """Bring a database of an older format to this one.
-
-    Of the levels that are over in format 2, only the latest of each image is known. The trees of proofs in formats 2
-    and 3 are not: such proofs begin their level anew. From now on what the rows hold is what they must hold.
-    """
-    path = folder / DATABASE
-    with guarded(path):
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            if not has_levels(connection):
-                connection.execute(create_table("levels"))
-                connection.execute(f"INSERT INTO levels SELECT *, '' FROM ({LATEST})")
-            _add_column(connection, "images", "attacked", "INTEGER NOT NULL DEFAULT 0")
-            _add_column(connection, "proofs", "tree", "TEXT NOT NULL DEFAULT ''")
-            for name in ("meta", *TABLES):
-                _add_column(connection, name, "digest", "TEXT NOT NULL DEFAULT ''")
-            meta = {row["key"]: row["value"] for row in connection.execute("SELECT * FROM meta")}
-            meta["inputs"] = json.dumps(_digest_of(folder / INPUTS))
-            writer = Writer(connection, seal_of(meta), Stored(0, 0))
-            writer.set("inputs", json.loads(meta["inputs"]))
-            writer.set("format", FORMAT)
-            writer.seal_rows()
-            writer.close()
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
-
-
-def _add_column(connection: sqlite3.Connection, table: str, name: str, kind: str) -> None:
-    if name not in [row["name"] for row in connection.execute(f"PRAGMA table_info({table})")]:
-        connection.execute(f"ALTER TABLE {table} ADD COLUMN {name} {kind}")
 
 
 def read_inputs(folder: Path) -> Inputs:
@@ -325,7 +280,7 @@ def read_inputs(folder: Path) -> Inputs:
     with reading(folder / DATABASE, rows=False) as stored:
         digest = _get(stored, "inputs", None)
     try:
-        if digest is not None and _digest_of(path) != digest:
+        if digest is not None and file_digest(path) != digest:
             raise ValueError("it is not the file that the run began with")
         arrays = read_npz(path)
         images = torch.from_numpy(arrays["images"])

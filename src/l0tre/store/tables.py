@@ -13,12 +13,13 @@ import json
 import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from l0tre.errors import StoreError
 
-__all__ = ["COUNTERS", "TABLES", "State", "Writer", "create_table", "read_meta", "read_state", "seal_of"]
+__all__ = ["COUNTERS", "TABLES", "State", "Writer", "create_table", "file_digest", "read_meta", "read_state", "seal_of"]
 
 Row = Mapping[str, Any]
 DIGITS = 32  # hexadecimal ones of a row's digest
@@ -122,6 +123,12 @@ def _table(name: str) -> Table:
 def seal_of(meta: Mapping[str, str]) -> str:
     """The digest of what never changes in a run, from the texts of its table ``meta``."""
     return hashlib.sha256(json.dumps([meta.get(key, "") for key in SEALED]).encode()).hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _digest(seal: str, name: str, row: Row) -> str:
