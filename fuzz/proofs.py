@@ -109,11 +109,10 @@ def _around(space: Space, flips: Sequence[Flip], t: int) -> list[Nodes]:
 def _probe_prover(trial: Trial, space: Space, search: CellSearch, flips: Sequence[Flip], t: int) -> list[Complaint]:
     for nodes in _around(space, flips, t):
         trial.tally.probes += len(nodes)
-        for touching in (True, False):
-            with torch.inference_mode():
-                proved = bound(search.instance, nodes, search.row_bytes, touching=touching).proved
-            if bool(proved.any()):
-                return [_complaint("prover's bounds", space, nodes.pick(proved), flips)]
+        with torch.inference_mode():
+            proved = bound(search.instance, nodes, search.row_bytes).proved
+        if bool(proved.any()):
+            return [_complaint("prover's bounds", space, nodes.pick(proved), flips)]
     return []
 
 
