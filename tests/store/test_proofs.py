@@ -14,7 +14,7 @@ from torch import nn
 
 import l0tre
 from l0tre.certify import prover as prover_module
-from l0tre.certify.boxes import box_search as clusters_module
+from l0tre.certify.boxes import box_search as boxes_module
 from l0tre.certify.proof import Proof
 from l0tre.certify.regions.nodes import shares
 from l0tre.certify.regions.tree import Tree, make_tree
@@ -58,9 +58,9 @@ def _short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every batch is a recorded step, so that a proof of milliseconds can be left in its middle."""
     ticks = itertools.count()
     clock = type("Clock", (), {"monotonic": staticmethod(lambda: float(next(ticks)))})
-    monkeypatch.setattr(clusters_module, "time", clock)
-    monkeypatch.setattr(clusters_module, "STEP_SECONDS", 1.5)
-    monkeypatch.setattr(clusters_module, "MOST_BOXES", {"cpu": 3})
+    monkeypatch.setattr(boxes_module, "time", clock)
+    monkeypatch.setattr(boxes_module, "STEP_SECONDS", 1.5)
+    monkeypatch.setattr(boxes_module, "MOST_BOXES", {"cpu": 3})
     monkeypatch.setattr(visiting, "STEP_SECONDS", 0.0)
 
 

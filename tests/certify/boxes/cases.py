@@ -88,7 +88,7 @@ def several(case: Case, count: int, seed: int = 0) -> tuple[Tensor, list[int]]:
     return torch.cat([case.image[None], images[1:]]), [(case.label + k) % case.network.classes for k in range(count)]
 
 
-def ground_of(case: Case, t: int, images: int = 2, *, memory: int = 2**24) -> Windowed:
+def windowed_of(case: Case, t: int, images: int = 2, *, memory: int = 2**24) -> Windowed:
     """Network and some images, ready for bounds."""
     return cluster_search(case, t, *several(case, images), memory=memory).windowed
 
@@ -239,7 +239,7 @@ def balanced(recipe: Recipe, seed: int, t: int, share: float, *, by: float = -1e
     small number above zero the decision is just safe, or close to it.
     """
     case = make_case(recipe, seed, unit=unit)
-    windowed = ground_of(case, t, 1)
+    windowed = windowed_of(case, t, 1)
     nodes = whole_boxes(windowed, every_set(windowed, t))
     u = directions(t * case.domain.members.shape[1], torch.Generator().manual_seed(seed))
     least = margins_at(case, windowed, nodes, u).amin((1, 2)).sort().values

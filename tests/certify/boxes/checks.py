@@ -91,7 +91,7 @@ def check_oracle(case: Case, windowed: Windowed, found: Found, boxes: BoxNodes, 
         assert exact_minimum(case.graph, image, label, case.domain, groups)[0] > 0
 
 
-def ground_with_labels(case: Case, images: int, memory: int = 2**24, t: int = 2) -> Windowed:
+def windowed_with_labels(case: Case, images: int, memory: int = 2**24, t: int = 2) -> Windowed:
     """The case's image, and others with the network's own decisions."""
     chosen, _ = several(case, images)
     labels = case.network.scores(chosen).argmax(1).tolist()

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 import l0tre
 from l0tre.domain import Domain, make_domain, make_grid
-from l0tre.exhaustive import window_scan as fast
+from l0tre.exhaustive import window_scan
 from l0tre.exhaustive.grid_scan import Chunk, Level, make_level, scan, scan_sets, solutions
 from l0tre.exhaustive.scanner import choose_engine
 from l0tre.exhaustive.window_scan import WindowScanner, supports
-from l0tre.locality import windows as crop
+from l0tre.locality import windows as windows_module
 from l0tre.locality.interactions import interactions
 from l0tre.locality.local_part import LocalPlan, Span, plan_local, reach, spans
 from l0tre.locality.single_pixels import Locality, make_locality
@@ -238,7 +238,7 @@ def test_doubtful_sets_are_decided_by_forward_passes(monkeypatch: pytest.MonkeyP
 
     real = scan_sets
     ready = WindowScanner(locality, level, batcher, 2**22).prepare(x, AllRivals(labels))
-    monkeypatch.setattr(fast, "scan_sets", counted)
+    monkeypatch.setattr(window_scan, "scan_sets", counted)
     monkeypatch.setattr(RoundOff, "error", lambda *_: Error(math.inf, math.inf))
     found = ready(0, level.sets)
     wanted = scan(batcher, level, x, AllRivals(labels), 0, level.sets)
@@ -320,7 +320,7 @@ def _ready() -> tuple[Locality, Level, Batcher, Tensor, Tensor]:
 def test_windows_that_give_other_numbers_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     locality, level, batcher, x, labels = _ready()
     real = interactions
-    monkeypatch.setattr(fast, "interactions", lambda *a: real(*a) + 1.0)  # as if rounding had gone astray
+    monkeypatch.setattr(window_scan, "interactions", lambda *a: real(*a) + 1.0)  # as if rounding had gone astray
     found = WindowScanner(locality, level, batcher, 2**22).prepare(x, AllRivals(labels))(0, level.sets)
     wanted = scan(batcher, level, x, AllRivals(labels), 0, level.sets)
     assert torch.equal(found.margin, wanted.margin)
@@ -336,11 +336,11 @@ def test_running_out_of_memory_falls_back_to_forward_passes(where: str, monkeypa
 
     ready = WindowScanner(locality, level, batcher, 2**22)
     if where == "base_values":
-        monkeypatch.setattr(fast, where, fail)
+        monkeypatch.setattr(window_scan, where, fail)
         scan_ = ready.prepare(x, AllRivals(labels))
     else:
         scan_ = ready.prepare(x, AllRivals(labels))
-        monkeypatch.setattr(fast, where, fail)
+        monkeypatch.setattr(window_scan, where, fail)
     wanted = scan(batcher, level, x, AllRivals(labels), 0, level.sets)
     assert torch.equal(scan_(0, level.sets).margin, wanted.margin)
 
@@ -348,8 +348,8 @@ def test_running_out_of_memory_falls_back_to_forward_passes(where: str, monkeypa
 @pytest.mark.slow
 def test_what_is_kept_between_steps_stays_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     locality, level, batcher, x, labels = _ready()
-    monkeypatch.setattr(fast, "MOST_SETS", 300)
-    monkeypatch.setattr(crop, "MATRIX_TOTAL", 0)
+    monkeypatch.setattr(window_scan, "MOST_SETS", 300)
+    monkeypatch.setattr(windows_module, "MATRIX_TOTAL", 0)
     scanner = WindowScanner(locality, level, batcher, 2**22)
     found = scanner.prepare(x, AllRivals(labels))
     for start in range(0, level.sets, 200):
@@ -363,7 +363,7 @@ def test_what_is_kept_between_steps_stays_bounded(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("rows", [0, 10**9])
 @pytest.mark.parametrize("kind", ["sdnn", "dnn-0", "strided"])
 def test_convolutions_as_matrices_and_not(kind: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crop, "MATRIX_ROWS", rows)  # a GPU uses matrices far more often than a CPU does
+    monkeypatch.setattr(windows_module, "MATRIX_ROWS", rows)  # a GPU uses matrices far more often than a CPU does
     module, shape = _paper_like(kind)
     network = l0tre.load(module, input_shape=shape, device="cpu")
     assert network.graph is not None

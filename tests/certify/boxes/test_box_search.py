@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from l0tre.certify.boxes import box_search as search_module
-from l0tre.certify.boxes import disjoint_pairs as far_module
-from l0tre.certify.boxes import first_pass as survey_module
-from l0tre.certify.boxes import overlapping_pairs as near_module
+from l0tre.certify.boxes import disjoint_pairs as disjoint_module
+from l0tre.certify.boxes import first_pass as first_pass_module
+from l0tre.certify.boxes import overlapping_pairs as overlapping_module
 from l0tre.certify.boxes.box_bounds import lower_bounds
 from l0tre.certify.boxes.box_search import BoxSearch
 from l0tre.certify.boxes.windowed import Windowed
@@ -179,9 +179,9 @@ def test_a_search_goes_on_from_what_is_left(name: str, t: int, monkeypatch: pyte
     case = balanced(RECIPES[name], 0, t, 0.0, by=0.5 if name == "pool" else 0.01)
     whole = decide(cluster_search(case, t))
     one_batch_a_step(monkeypatch)
-    monkeypatch.setattr(far_module, "HALVINGS", (1,))
-    monkeypatch.setattr(near_module, "HALVINGS", 0)
-    monkeypatch.setattr(survey_module, "SINGLE_HALVINGS", 0)
+    monkeypatch.setattr(disjoint_module, "HALVINGS", (1,))
+    monkeypatch.setattr(overlapping_module, "HALVINGS", 0)
+    monkeypatch.setattr(first_pass_module, "SINGLE_HALVINGS", 0)
     images, labels = torch.stack([case.image, case.image]), [case.label, case.label]
     fronts, proved = cluster_search(case, t).left(0), Fraction(0)
     assert len(fronts) == 1
@@ -254,14 +254,14 @@ def test_a_device_without_memory_loses_nothing(name: str, t: int, monkeypatch: p
     assert proved == search.total
     search = cluster_search(case, t)
     search.batch = 1
-    monkeypatch.setattr(search_module, "first_pass", partial(scarce, survey_module.first_pass))
+    monkeypatch.setattr(search_module, "first_pass", partial(scarce, first_pass_module.first_pass))
     calls = itertools.count()
     with pytest.raises(ModelError, match="too little memory"):
         search.step()
 
 
 @pytest.mark.parametrize(("first", "seconds", "wanted"), [(1, 0.0, [1] * 5), (2, 0.0, [2, 2, 1]), (2, 1e9, [2, 3])])
-def test_images_are_surveyed_a_few_at_a_time(
+def test_first_passes_take_a_few_images_at_a_time(
     first: int, seconds: float, wanted: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each once, as many as the time allows once it is known; a halt between loses none."""
@@ -284,7 +284,7 @@ def test_images_are_surveyed_a_few_at_a_time(
     assert sizes == wanted
 
 
-def test_an_image_that_is_dropped_before_the_survey_is_not_surveyed() -> None:
+def test_an_image_that_is_dropped_before_its_first_pass_has_none() -> None:
     case = balanced(RECIPES["plain"], 0, 2, 0.0, by=0.01)
     images, labels = several(case, 3)
     search = cluster_search(case, 2, images, labels)

@@ -15,14 +15,14 @@ from torch import nn
 import l0tre
 from l0tre.certify import proof_search
 from l0tre.certify import prover as prover_module
-from l0tre.certify.boxes import box_search as clusters_module
-from l0tre.certify.boxes import disjoint_pairs as far_module
-from l0tre.certify.boxes import overlapping_pairs as near_module
+from l0tre.certify.boxes import box_search as boxes_module
+from l0tre.certify.boxes import disjoint_pairs as disjoint_module
+from l0tre.certify.boxes import overlapping_pairs as overlapping_module
 from l0tre.certify.boxes.box_search import BoxSearch
 from l0tre.certify.cells.cell_search import CellSearch
 from l0tre.domain import make_domain
 from l0tre.errors import ConfigError, ModelError
-from l0tre.evaluation import proof_steps as route
+from l0tre.evaluation import proof_steps
 from l0tre.evaluation import visit as visiting
 from l0tre.store import open_run
 from tests.certify.boxes.cases import balanced, make_case, prover_of
@@ -225,11 +225,11 @@ def test_a_run_that_stops_inside_a_proof_by_clusters_goes_on(
     assert whole.finished
     ticks = itertools.count()
     clock = type("Clock", (), {"monotonic": staticmethod(lambda: float(next(ticks)))})
-    monkeypatch.setattr(clusters_module, "time", clock)
-    monkeypatch.setattr(clusters_module, "STEP_SECONDS", 1.5)
-    monkeypatch.setattr(clusters_module, "MOST_BOXES", {"cpu": 3})
-    monkeypatch.setattr(far_module, "HALVINGS", (0,))  # so that the first look leaves much
-    monkeypatch.setattr(near_module, "HALVINGS", 0)
+    monkeypatch.setattr(boxes_module, "time", clock)
+    monkeypatch.setattr(boxes_module, "STEP_SECONDS", 1.5)
+    monkeypatch.setattr(boxes_module, "MOST_BOXES", {"cpu": 3})
+    monkeypatch.setattr(disjoint_module, "HALVINGS", (0,))  # so that the first look leaves much
+    monkeypatch.setattr(overlapping_module, "HALVINGS", 0)
     monkeypatch.setattr(visiting, "STEP_SECONDS", 0.0)
     folder, limit = tmp_path / "run", 2
 
@@ -269,7 +269,7 @@ def test_a_few_images_show_whether_cells_do(
     """If all of them had to be handed over, the others go to clusters at once; the bounds are exact either way."""
     monkeypatch.setattr(proof_search, "CELL_PATIENCE", patience)
     monkeypatch.setattr(proof_search, "HOPELESS", -math.inf)
-    monkeypatch.setattr(route, "TRIAL", trial)
+    monkeypatch.setattr(proof_steps, "TRIAL", trial)
     case = balanced(DEEP, 2, 2, 0.0, by=0.01)
     images = torch.stack([case.image.roll(shift, 2) for shift in (0, 1, 0, 1, 0)])
     labels = case.network.scores(images).argmax(1)

@@ -14,10 +14,10 @@ from torch import nn
 
 import l0tre
 from l0tre.certify import prover as prover_module
-from l0tre.certify.boxes import box_search as clusters_module
-from l0tre.certify.boxes import disjoint_pairs as far_module
-from l0tre.certify.boxes import first_pass as survey_module
-from l0tre.certify.boxes import overlapping_pairs as near_module
+from l0tre.certify.boxes import box_search as boxes_module
+from l0tre.certify.boxes import disjoint_pairs as disjoint_module
+from l0tre.certify.boxes import first_pass as first_pass_module
+from l0tre.certify.boxes import overlapping_pairs as overlapping_module
 from l0tre.certify.boxes.box_search import BoxSearch
 from l0tre.certify.cells import cell_search as cells_module
 from l0tre.certify.cells.cell_search import CellSearch, Step
@@ -37,7 +37,7 @@ from tests.certify.random_networks import Case, random_case
 FLAT = Recipe((1, 3, 4), (conv(2, 2), RELU))
 DEEP = Recipe((1, 3, 4), (conv(2, 2), RELU), (4,))
 SEARCHES: dict[str, type[CellSearch] | type[BoxSearch]] = {"cells": CellSearch, "clusters": BoxSearch}
-MODULES = {"cells": cells_module, "clusters": clusters_module}
+MODULES = {"cells": cells_module, "clusters": boxes_module}
 
 
 def open_share(search: CellSearch | BoxSearch, row: int = 0) -> Fraction:
@@ -69,9 +69,9 @@ def fail(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> list[type[E
 
 def leave_much_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first look of clusters halves no range."""
-    monkeypatch.setattr(survey_module, "SINGLE_HALVINGS", 0)
-    monkeypatch.setattr(near_module, "HALVINGS", 0)
-    monkeypatch.setattr(far_module, "HALVINGS", (0,))
+    monkeypatch.setattr(first_pass_module, "SINGLE_HALVINGS", 0)
+    monkeypatch.setattr(overlapping_module, "HALVINGS", 0)
+    monkeypatch.setattr(disjoint_module, "HALVINGS", (0,))
 
 
 def check_conserved(search: CellSearch | BoxSearch, steps: int = 400) -> Fraction:
@@ -104,11 +104,11 @@ def test_cells_are_open_once_whatever_fails(name: str, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("name", ["first_pass", "lower_bounds", "above", "split_boxes", "shares"])
 def test_boxes_of_clusters_are_open_once_whatever_fails(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     leave_much_open(monkeypatch)
-    monkeypatch.setattr(clusters_module, "STEP_SECONDS", 0.01)
+    monkeypatch.setattr(boxes_module, "STEP_SECONDS", 0.01)
     case = balanced(FLAT, 2, 2, 0.0, by=0.02)
     search = cluster_search(case, 2)
     search.batch = 64
-    seen = fail(monkeypatch, clusters_module, name)
+    seen = fail(monkeypatch, boxes_module, name)
     assert check_conserved(search) == search.total
     assert {NO_MEMORY, Halted} == set(seen)
 
@@ -124,7 +124,7 @@ def test_cells_with_too_little_memory_for_a_node_say_so(monkeypatch: pytest.Monk
     assert open_share(search) == search.total
 
 
-def test_cells_that_were_only_split_are_surveyed_as_one() -> None:
+def test_cells_that_were_only_split_begin_with_the_first_pass() -> None:
     """Cells and boxes beside them, of which nothing is proved, become all sets once, not all sets and the boxes."""
     case = balanced(FLAT, 0, 2, 0.0, by=0.02)
     by_cells, by_boxes = start(case, 2), cluster_search(case, 2)
@@ -202,8 +202,8 @@ def twice(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
 def one_batch_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = itertools.count()
     clock = type("Clock", (), {"monotonic": staticmethod(lambda: float(next(ticks)))})
-    monkeypatch.setattr(clusters_module, "time", clock)
-    monkeypatch.setattr(clusters_module, "STEP_SECONDS", 1.5)
+    monkeypatch.setattr(boxes_module, "time", clock)
+    monkeypatch.setattr(boxes_module, "STEP_SECONDS", 1.5)
 
 
 Question = tuple[l0tre.Network, torch.Tensor, int, l0tre.Domain | None]
@@ -237,7 +237,7 @@ def test_sets_that_are_open_twice_are_an_error(
     network, image, label, domain = firm(kind)
     count = batch if domain is None else batch * domain.groups
     monkeypatch.setattr(cells_module, "batch_sizes", lambda *_: (count, 2**20))
-    monkeypatch.setattr(clusters_module, "MOST_BOXES", {"cpu": count})
+    monkeypatch.setattr(boxes_module, "MOST_BOXES", {"cpu": count})
     one_batch_a_step(monkeypatch)
 
     def evaluate(folder: Path) -> l0tre.Snapshot:
@@ -275,7 +275,7 @@ def test_a_tie_beside_a_complete_count_is_an_error(kind: str, monkeypatch: pytes
         return replace(take(self), ties=frozenset({0}))
 
     monkeypatch.setattr(SEARCHES[kind], "step", tied)
-    monkeypatch.setattr(clusters_module, "MOST_BOXES", {"cpu": 1000})
+    monkeypatch.setattr(boxes_module, "MOST_BOXES", {"cpu": 1000})
     network, image, label, domain = firm(kind)
     with pytest.raises(InternalError, match=r"a tie.*please report"):
         l0tre.evaluate(network, image[None], [label], domain=domain, **OPTIONS)
@@ -292,7 +292,7 @@ def test_an_image_is_proved_while_others_are_open(recipe: Recipe, monkeypatch: p
     alone = [l0tre.evaluate(case.network, images[row, None], labels[row, None], **options) for row in range(4)]
     monkeypatch.setattr(prover_module, "IMAGES", {"cpu": 4})
     monkeypatch.setattr(prover_module, "BOX_IMAGES", {"cpu": 4})
-    monkeypatch.setattr(clusters_module, "MOST_BOXES", {"cpu": 7})
+    monkeypatch.setattr(boxes_module, "MOST_BOXES", {"cpu": 7})
     one_batch_a_step(monkeypatch)
     together = l0tre.evaluate(case.network, images, labels, **options)
     assert [i.lower for i in together.images] == [r.images[0].lower for r in alone]
