@@ -16,6 +16,7 @@ from l0tre.evaluation.problem import GuaranteeWish, Settings, make_problem, star
 from l0tre.evaluation.results import Snapshot
 from l0tre.model.load import Source
 from l0tre.store import Inputs, Run, create_run, open_run, read_config, read_inputs
+from l0tre.tuning import DEFAULT_TUNING, Tuning
 
 __all__ = ["anytime", "begin", "evaluate", "resume", "resume_anytime"]
 
@@ -40,6 +41,7 @@ def evaluate(
     out: str | Path | None = None,
     stop: Callable[[], bool] = lambda: False,
     extra_config: Mapping[str, Any] | None = None,
+    tuning: Tuning = DEFAULT_TUNING,
 ) -> Snapshot:
     """Evaluate a set of inputs and return the final bounds.
 
@@ -65,6 +67,7 @@ def evaluate(
         out: A new folder for a run that survives a crash and can be resumed.
         stop: Asked between two steps; ends the evaluation with what there is.
         extra_config: More entries for the stored configuration.
+        tuning: How much is done at a time and for how long; changes speed only, and is not stored.
 
     Returns:
         The last snapshot, which is the result.
@@ -92,6 +95,7 @@ def evaluate(
             out=out,
             stop=stop,
             extra_config=extra_config,
+            tuning=tuning,
         )
     )
 
@@ -116,6 +120,7 @@ def anytime(
     out: str | Path | None = None,
     stop: Callable[[], bool] = lambda: False,
     extra_config: Mapping[str, Any] | None = None,
+    tuning: Tuning = DEFAULT_TUNING,
 ) -> Iterator[Snapshot]:
     """Evaluate a set of inputs, giving out the bounds after every step; stop whenever you like.
 
@@ -146,6 +151,7 @@ def anytime(
         out=out,
         stop=stop,
         extra_config=extra_config,
+        tuning=tuning,
     )
 
 
@@ -161,6 +167,7 @@ def begin(
     out: str | Path | None = None,
     stop: Callable[[], bool] = lambda: False,
     extra_config: Mapping[str, Any] | None = None,
+    tuning: Tuning = DEFAULT_TUNING,
 ) -> Iterator[Snapshot]:
     """As :func:`anytime`, with how to search gathered in ``settings``."""
     _check_budget(time_budget)
@@ -173,6 +180,7 @@ def begin(
         domain=domain,
         settings=settings,
         extra_config={"data": {"name": data.name}, **(extra_config or {})},
+        tuning=tuning,
     )
     state = start(problem)
     if out is None:
@@ -201,6 +209,7 @@ def resume(
     device: str = "auto",
     time_budget: float | None = None,
     stop: Callable[[], bool] = lambda: False,
+    tuning: Tuning = DEFAULT_TUNING,
 ) -> Snapshot:
     """Go on with a run folder where it stopped, to its end; no finished step is repeated.
 
@@ -210,6 +219,7 @@ def resume(
         device: Where to compute.
         time_budget: Seconds for this call; ``None`` for no limit.
         stop: Asked between two steps.
+        tuning: As for :func:`evaluate`.
 
     Returns:
         The last snapshot, seconds and queries counted from the run's very start.
@@ -217,7 +227,7 @@ def resume(
     Raises:
         StoreError: If the folder is not a run, is damaged, or the network is another one.
     """
-    return _last(resume_anytime(folder, network, device=device, time_budget=time_budget, stop=stop))
+    return _last(resume_anytime(folder, network, device=device, time_budget=time_budget, stop=stop, tuning=tuning))
 
 
 def resume_anytime(
@@ -227,6 +237,7 @@ def resume_anytime(
     device: str = "auto",
     time_budget: float | None = None,
     stop: Callable[[], bool] = lambda: False,
+    tuning: Tuning = DEFAULT_TUNING,
 ) -> Iterator[Snapshot]:
     """As :func:`resume`, giving out the bounds after every step.
 
@@ -256,6 +267,7 @@ def resume_anytime(
         domain=inputs.domain,
         settings=Settings(**config["settings"]),
         extra_config=config,
+        tuning=tuning,
     )
     run = open_run(folder)
     state = run.load_state()

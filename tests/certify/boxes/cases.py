@@ -21,6 +21,7 @@ from l0tre.domain import Domain, make_domain
 from l0tre.memory import Batcher
 from l0tre.model.graph import Graph, run
 from l0tre.objective import AllRivals
+from l0tre.tuning import DEFAULT_TUNING, Tuning
 from tests.certify.boxes.recipes import Recipe, build
 from tests.certify.proving import as_network, layer_values, settled
 from tests.certify.random_networks import Case
@@ -59,8 +60,8 @@ def make_case(
         return settled(case, graph, image, domain, firmness)
 
 
-def prover_of(case: Case, memory: int = 2**24) -> Prover:
-    return make_prover(case.network, case.domain, Batcher(case.network, 2**26), memory)
+def prover_of(case: Case, memory: int = 2**24, tuning: Tuning = DEFAULT_TUNING) -> Prover:
+    return make_prover(case.network, case.domain, Batcher(case.network, 2**26), memory, tuning)
 
 
 def cluster_search(
@@ -71,13 +72,14 @@ def cluster_search(
     *,
     memory: int = 2**24,
     pulse: Callable[[], None] = lambda: None,
+    tuning: Tuning = DEFAULT_TUNING,
 ) -> BoxSearch:
     """The search by clusters, all of its images (default: the case's) before it."""
     if images is None:
         images, labels = case.image[None], [case.label]
     none = [None] * len(images)
     chosen = torch.tensor(list(labels))
-    return prover_of(case, memory).search_boxes(t, images.flatten(1), AllRivals(chosen), none, pulse=pulse)
+    return prover_of(case, memory, tuning).search_boxes(t, images.flatten(1), AllRivals(chosen), none, pulse=pulse)
 
 
 def several(case: Case, count: int, seed: int = 0) -> tuple[Tensor, list[int]]:
@@ -88,9 +90,11 @@ def several(case: Case, count: int, seed: int = 0) -> tuple[Tensor, list[int]]:
     return torch.cat([case.image[None], images[1:]]), [(case.label + k) % case.network.classes for k in range(count)]
 
 
-def windowed_of(case: Case, t: int, images: int = 2, *, memory: int = 2**24) -> Windowed:
+def windowed_of(
+    case: Case, t: int, images: int = 2, *, memory: int = 2**24, tuning: Tuning = DEFAULT_TUNING
+) -> Windowed:
     """Network and some images, ready for bounds."""
-    return cluster_search(case, t, *several(case, images), memory=memory).windowed
+    return cluster_search(case, t, *several(case, images), memory=memory, tuning=tuning).windowed
 
 
 def pixel_sets(windowed: Windowed, t: int, draw: random.Random, most: int) -> list[tuple[int, ...]]:

@@ -24,10 +24,11 @@ from l0tre.errors import ModelError
 from l0tre.findings import Halted
 from l0tre.model.graph import Graph
 from l0tre.objective import AllRivals
+from l0tre.tuning import Tuning
+from tests.certify.boxes import cases
 from tests.certify.boxes.cases import (
     Verdict,
     balanced,
-    cluster_search,
     decide,
     make_case,
     prover_of,
@@ -54,17 +55,12 @@ LEVELS += [("two hidden", 1), ("two hidden", 2), ("dense", 2)]
 GAPS = (-0.02, 0.001, 0.02, 0.8)  # the smallest margin that corners and some points show
 
 
-@pytest.fixture(autouse=True)
-def _short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search_module, "STEP_SECONDS", 0.01)
+SHORT = Tuning(box_step_seconds=0.01)
+ONE_BATCH = Tuning(box_step_seconds=0.0)  # a step
 
 
-def one_batch_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that is ahead after every batch."""
-    ticks = itertools.count()
-    clock = type("Clock", (), {"monotonic": staticmethod(lambda: float(next(ticks)))})
-    monkeypatch.setattr(search_module, "time", clock)
-    monkeypatch.setattr(search_module, "STEP_SECONDS", 1.5)
+def cluster_search(*arguments: Any, tuning: Tuning = SHORT, **named: Any) -> BoxSearch:
+    return cases.cluster_search(*arguments, tuning=tuning, **named)
 
 
 def check_witness(case: Case, t: int, witness: Tensor | None) -> None:
@@ -154,16 +150,15 @@ def run_all(search: BoxSearch, images: int) -> list[Verdict]:
 
 
 @pytest.mark.parametrize(("name", "t"), [("stride", 2), ("plain", 3), ("dense", 2), ("hidden", 1)])
-def test_several_images_are_decided_as_one_at_a_time(name: str, t: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_images_are_decided_as_one_at_a_time(name: str, t: int) -> None:
     """Of different labels and margins, dropped as they are decided; looked at first together or a few at a time."""
     answers = set()
     for seed in (1, 2):
-        monkeypatch.setattr(search_module, "FIRST_IMAGES", seed)
-        monkeypatch.setattr(search_module, "PASS_SECONDS", 0.0 if seed == 1 else 10.0)
+        tuning = replace(SHORT, first_pass_images=seed, first_pass_seconds=0.0 if seed == 1 else 10.0)
         case = balanced(RECIPES[name], seed, t, 0.0, by=0.01)
         images, _ = several(case, 4)
         labels = case.network.scores(images).argmax(1).tolist()
-        together = run_all(cluster_search(case, t, images, labels), 4)
+        together = run_all(cluster_search(case, t, images, labels, tuning=tuning), 4)
         for row, found in enumerate(together):
             alone = replace(case, image=images[row], label=labels[row])
             assert found.answer == decide(cluster_search(alone, t)).answer
@@ -178,7 +173,6 @@ def test_a_search_goes_on_from_what_is_left(name: str, t: int, monkeypatch: pyte
     """After every step, before the first_pass too, in another search and as another row."""
     case = balanced(RECIPES[name], 0, t, 0.0, by=0.5 if name == "pool" else 0.01)
     whole = decide(cluster_search(case, t))
-    one_batch_a_step(monkeypatch)
     monkeypatch.setattr(disjoint_module, "HALVINGS", (1,))
     monkeypatch.setattr(overlapping_module, "HALVINGS", 0)
     monkeypatch.setattr(first_pass_module, "SINGLE_HALVINGS", 0)
@@ -188,7 +182,7 @@ def test_a_search_goes_on_from_what_is_left(name: str, t: int, monkeypatch: pyte
     assert isinstance(fronts[0], CellNodes)
     for number in range(400):
         row = number % 2
-        search = cluster_search(case, t, images, labels)
+        search = cluster_search(case, t, images, labels, tuning=ONE_BATCH)
         search.fresh.clear()
         search.batch = {1: 2, 2: 3, 3: 40}[t]
         search.go_on(row, fronts)
@@ -261,16 +255,12 @@ def test_a_device_without_memory_loses_nothing(name: str, t: int, monkeypatch: p
 
 
 @pytest.mark.parametrize(("first", "seconds", "wanted"), [(1, 0.0, [1] * 5), (2, 0.0, [2, 2, 1]), (2, 1e9, [2, 3])])
-def test_first_passes_take_a_few_images_at_a_time(
-    first: int, seconds: float, wanted: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_first_passes_take_a_few_images_at_a_time(first: int, seconds: float, wanted: list[int]) -> None:
     """Each once, as many as the time allows once it is known; a halt between loses none."""
     case = balanced(RECIPES["two hidden"], 0, 2, 0.0, by=0.01)
     images, labels = several(case, 5)
-    monkeypatch.setattr(search_module, "FIRST_IMAGES", first)
-    monkeypatch.setattr(search_module, "PASS_SECONDS", seconds)
-    one_batch_a_step(monkeypatch)
-    search, seen, sizes = cluster_search(case, 2, images, labels), list[int](), list[int]()
+    tuning = replace(ONE_BATCH, first_pass_images=first, first_pass_seconds=seconds)
+    search, seen, sizes = cluster_search(case, 2, images, labels, tuning=tuning), list[int](), list[int]()
     while search.fresh:
         step = search.step()
         seen.extend(step.nodes)

@@ -12,8 +12,8 @@ from l0tre.certify.boxes.window_forms import LocalNetwork, dense, make_local, st
 from l0tre.certify.regions.nodes import join
 from l0tre.certify.relax.plan import make_plan
 from l0tre.domain import make_domain
-from l0tre.locality import windows as windows_module
 from l0tre.model.graph import Graph, GraphBuilder
+from l0tre.tuning import Tuning
 from tests.certify.boxes.cases import (
     directions,
     features_at,
@@ -129,11 +129,11 @@ def test_nothing_changes_outside_the_windows(name: str) -> None:
 @pytest.mark.parametrize("rows", [0, 10**6])
 @pytest.mark.parametrize("t", [1, 3])
 @pytest.mark.parametrize("name", RECIPES)
-def test_carried_forms_hold_on_both_sides(name: str, t: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(windows_module, "MATRIX_ROWS_64", rows)  # convolutions of windows as such, and as matrices
+def test_carried_forms_hold_on_both_sides(name: str, t: int, rows: int) -> None:
     """All pixels of a set as one item, however far apart: from below and from above."""
     case, generator = make_case(RECIPES[name], t), torch.Generator().manual_seed(t)
-    windowed = windowed_of(case, t, 3)
+    tuning = Tuning(matrix_rows_64=rows)  # convolutions of windows as such, and as matrices
+    windowed = windowed_of(case, t, 3, tuning=tuning)
     sets = pixel_sets(windowed, t, random.Random(t), 12)
     boxes, points = random_boxes(windowed, sets, generator), random_boxes(windowed, sets, generator, 0.0)
     forms = carry_items(windowed, box_items(windowed, join([boxes, points])))

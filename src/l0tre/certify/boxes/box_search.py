@@ -22,30 +22,28 @@ from l0tre.errors import ModelError
 from l0tre.findings import Halted
 from l0tre.memory import Batcher
 from l0tre.model.network import exact_float32
+from l0tre.tuning import DEFAULT_TUNING, Tuning
 
 __all__ = ["BoxSearch"]
-
-STEP_SECONDS = 0.5  # of work in one step
-PASS_SECONDS = 10.0  # of work in one first_pass, which gives no result before its end
-FIRST_IMAGES = 4  # looked at first when nothing is known about its time
-TRIED = 2**13  # boxes of a batch whose worst corner is tried as a witness
-MOST_BOXES = {"cpu": 2**11, "cuda": 2**19}  # bounded together
 
 
 class BoxSearch:
     """The search for the images of one instance at one level ``t``, used as ``certify.search.CellSearch`` is."""
 
-    def __init__(self, windowed: Windowed, domain: Domain, batcher: Batcher, t: int) -> None:
+    def __init__(
+        self, windowed: Windowed, domain: Domain, batcher: Batcher, t: int, tuning: Tuning = DEFAULT_TUNING
+    ) -> None:
         self.windowed = windowed
         self.batcher = batcher
         self.t = t
+        self.tuning = tuning
         self.total = math.comb(domain.groups, t)
         self.widths = torch.nn.functional.pad(
             (domain.high - domain.low).double().to(windowed.instance.images.device), (0, 1), value=1.0
         )
         # Many, since those of one arrangement go together: a GPU would wait for the many small steps of a few.
         per_node = 8 * 8 * windowed.weights.shape[-1] * (1 + t * domain.members.shape[1])
-        most = MOST_BOXES["cuda" if windowed.instance.images.is_cuda else "cpu"]
+        most = tuning.boxes.on(windowed.instance.images.device)
         self.batch = max(1, min(most, windowed.budget // per_node))
         self.fresh: list[int] = []
         self.boxes: list[BoxNodes] = []
@@ -97,11 +95,13 @@ class BoxSearch:
         """
         result = _Tally(self.instance)
         began = time.monotonic()
-        while self.open() and time.monotonic() - began < STEP_SECONDS:
+        while self.open():
             before = [*self.fresh], [*self.boxes]
             try:
                 with exact_float32(self.instance.images.device):
                     self._first_pass(result) if self.fresh else self._bound(result)
+                if time.monotonic() - began >= self.tuning.box_step_seconds:
+                    break
                 continue
             except Halted:
                 self.fresh, self.boxes = before
@@ -116,9 +116,11 @@ class BoxSearch:
         return result.step()
 
     def _first_pass(self, result: "_Tally") -> None:
-        """Survey as many images as seem to take a few seconds: many share the cost of starting small steps of work."""
+        """Look at as many images as seem to take a few seconds: many share the cost of starting small steps of work."""
         pace, began = self.windowed.local.pace, time.monotonic()
-        most = FIRST_IMAGES if self.t not in pace else max(FIRST_IMAGES, int(PASS_SECONDS / pace[self.t]))
+        most = self.tuning.first_pass_images
+        if self.t in pace:
+            most = max(most, int(self.tuning.first_pass_seconds / pace[self.t]))
         chosen = self.fresh[:most]
         found = first_pass(self.windowed, torch.tensor(chosen, device=self.instance.images.device), self.t)
         pace[self.t] = max(time.monotonic() - began, 1e-3) / len(chosen)
@@ -155,7 +157,7 @@ class BoxSearch:
 
     def _try_corners(self, result: "_Tally", nodes: BoxNodes, slopes: Tensor, worst: Tensor) -> None:
         """Run the worst corners of the worst boxes through the network itself."""
-        chosen = worst.topk(min(TRIED, len(worst)), largest=False).indices
+        chosen = worst.topk(min(self.tuning.tried_boxes, len(worst)), largest=False).indices
         nodes = nodes.pick(chosen)
         corners = torch.where(slopes[chosen] > 0, nodes.low, nodes.high)
         inputs = torch.nn.functional.pad(self.instance.images[nodes.image], (0, 1))

@@ -14,6 +14,7 @@ from l0tre.certify.relax.supported import absolute, curve_bounds, plain
 from l0tre.locality.local_part import LocalPlan, Span, local_place, need, plan_local, selects, spans
 from l0tre.locality.windows import Box, convolve_window, patches, shifted, sums_products
 from l0tre.model.graph import Operation, run_operation
+from l0tre.tuning import DEFAULT_TUNING, Tuning
 
 __all__ = [
     "Items",
@@ -90,11 +91,11 @@ class Items:
         return Items(self.image[rows], self.members[rows], self.low[rows], self.high[rows])
 
 
-def make_local(plan: Plan) -> LocalNetwork | None:
+def make_local(plan: Plan, tuning: Tuning = DEFAULT_TUNING) -> LocalNetwork | None:
     """The local part of a network, or ``None`` if it has none that a dense layer follows."""
     if len(plan.graph.input_shape) != 3:
         return None
-    local = plan_local(plan.graph)
+    local = plan_local(plan.graph, tuning=tuning)
     if (
         isinstance(local, str)
         or local.head != "linear"
