@@ -284,6 +284,7 @@ REFUSED: list[tuple[Any, tuple[int, ...], Weights, str]] = [
     ),
     (node("Slice", "x w v a"), (6,), {"w": integers(3), "v": integers(3), "a": integers(1)}, "leaves nothing"),
     (node("Identity", "w"), (6,), {"w": normal(6)}, "does not depend"),
+    (node("LayerNormalization", "x w"), (6,), {"w": normal(6)}, "node LayerNormalization_y) divides by a spread"),
     (node("Erf"), (6,), {}, "Erf (node Erf_y) is not supported; supported are Add, "),
     (node("Relu", domain="com.example"), (6,), {}, "com.example.Relu"),
     (node("NoSuchThing"), (6,), {}, "NoSuchThing (node NoSuchThing_y)"),
