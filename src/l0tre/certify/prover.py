@@ -6,8 +6,11 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from l0tre.certify.boxes.bounders import Bounder, FormBounder, WindowBounder
 from l0tre.certify.boxes.box_search import BoxSearch
-from l0tre.certify.boxes.window_forms import LocalNetwork, make_local
+from l0tre.certify.boxes.form_bounds import make_form_instance
+from l0tre.certify.boxes.forward_forms import Forward, make_forward
+from l0tre.certify.boxes.window_forms import LocalNetwork, make_local, make_prefix
 from l0tre.certify.boxes.windowed import make_windowed
 from l0tre.certify.cells.cell_search import CellSearch
 from l0tre.certify.proof import Proof
@@ -37,6 +40,8 @@ class Prover:
         batcher: Runs the network on candidate witnesses.
         memory: Bytes for tables, nodes and rows together.
         local: The part of the network where changes stay in windows, if groups are pixels and there is one.
+        forward: The network as forward forms need it.
+        prefix: Its first layers, where a pixel reaches small windows, if groups are pixels.
         tuning: How much is proved at a time, and when boxes take over.
     """
 
@@ -47,13 +52,18 @@ class Prover:
     batcher: Batcher
     memory: int
     local: LocalNetwork | None
+    forward: Forward
+    prefix: LocalNetwork | None
     tuning: Tuning = DEFAULT_TUNING
 
     def can_use_boxes(self, t: int) -> bool:
-        """Whether a level can be proved by clusters of pixels."""
-        if self.local is None:
-            return False
-        return t <= (3 if self.local.flat else 2) and math.comb(self.domain.groups, t) <= self.tuning.box_sets
+        """Whether a level can be proved by boxes: all sets can be listed, and few enough values change in each."""
+        values = t * self.domain.members.shape[1]
+        return math.comb(self.domain.groups, t) <= self.tuning.box_sets and values <= self.tuning.box_values
+
+    def by_windows(self, t: int) -> bool:
+        """Whether boxes of a level are bounded in windows, rather than by forms of whole layers."""
+        return self.local is not None and t <= (3 if self.local.flat else 2)
 
     def block(self, t: int, *, boxes: bool = False) -> int:
         """How many images go through a level together."""
@@ -134,10 +144,14 @@ class Prover:
         Returns:
             The search.
         """
-        assert self.local is not None
         instance = make_instance(self.plan, self.tree, self.domain, images, specification, t, 0)
-        windowed = make_windowed(self.local, replace(instance, pulse=pulse), self.memory // 4)
-        search = BoxSearch(windowed, self.domain, self.batcher, t, self.tuning)
+        instance = replace(instance, pulse=pulse)
+        bounder: Bounder
+        if self.local is not None and self.by_windows(t):
+            bounder = WindowBounder(make_windowed(self.local, instance, self.memory // 4))
+        else:
+            bounder = FormBounder(make_form_instance(self.forward, self.prefix, instance, self.memory // 2))
+        search = BoxSearch(bounder, self.domain, self.batcher, t, self.tuning)
         for row, proof in enumerate(proofs):
             if proof is None:
                 search.begin(row)
@@ -168,5 +182,7 @@ def make_prover(
         raise ModelError(f"{network.name} cannot be certified: {network.note or 'its operations are not known'}")
     plan = make_plan(network.exact, domain, network.device)
     tree = make_tree(domain, network.exact)
-    local = make_local(plan, tuning) if one_pixel_each(plan, domain, tree) else None
-    return Prover(network, domain, plan, tree, batcher, memory, local, tuning)
+    local = prefix = None
+    if one_pixel_each(plan, domain, tree):
+        local, prefix = make_local(plan, tuning), make_prefix(plan, tuning.window_share)
+    return Prover(network, domain, plan, tree, batcher, memory, local, make_forward(plan), prefix, tuning)

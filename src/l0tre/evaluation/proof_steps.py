@@ -61,12 +61,12 @@ class _Schedule:
     def takes_boxes(self, image: int) -> bool:
         """Whether an image is proved by boxes."""
         proof, local = self.ledger.state.proofs.get(image), self.prover.local
-        if not self.can_use_boxes or local is None:
+        if not self.can_use_boxes:
             return False
         if proof is not None and proof.nodes:
             return proof.boxed
-        # Single pixels are boxes at once, and cheap.
-        return local.flat or self.level.t == 1 or image in self.boxed
+        # Single groups are boxes at once, and cheap.
+        return (local is not None and local.flat) or self.level.t == 1 or image in self.boxed
 
     def blocks(self, images: list[int], *, boxes: bool) -> Iterator[list[int]]:
         """Images that are visited together."""

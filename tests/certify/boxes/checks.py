@@ -31,7 +31,7 @@ def check_counts(windowed: Windowed, found: Found, total: int, images: Sequence[
     assert len(rows.unique(dim=0)) == len(rows)
     for image in found.left.image.unique().tolist():
         own = (found.left.image == image).nonzero()[:, 0]
-        whole = full_boxes(windowed, image, found.left.cells[own])
+        whole = full_boxes(windowed.instance, image, found.left.cells[own])
         used = (whole.high > whole.low).flatten(1)
         extent = (found.left.high[own] - found.left.low[own]).flatten(1) / (whole.high - whole.low).flatten(1)
         volume = torch.where(used, extent, 1.0).prod(1)

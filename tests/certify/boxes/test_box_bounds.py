@@ -13,7 +13,8 @@ from torch import Tensor
 from l0tre.certify.boxes import box_bounds as margins_module
 from l0tre.certify.boxes.affine_forms import AffineForms, least
 from l0tre.certify.boxes.box_bounds import lower_bounds, lower_forms
-from l0tre.certify.boxes.head import above, form_ranges, interval_margins
+from l0tre.certify.boxes.head import form_ranges, interval_margins
+from l0tre.certify.boxes.margin_errors import is_safe
 from l0tre.certify.regions.nodes import BoxNodes, join
 from l0tre.certify.relax.supported import is_nonlinear
 from tests.certify.boxes.cases import (
@@ -145,5 +146,5 @@ def test_the_better_way_counts_but_not_where_the_other_is_no_number(name: str, m
             patch.setattr(margins_module, part, partial(spoiled, getattr(margins_module, part)))
             wrong, _ = lower_bounds(windowed, nodes)
         assert bool(torch.isnan(wrong[3]).any())
-        assert not bool(above(windowed, nodes.image, wrong, 2)[3])
+        assert not bool(is_safe(windowed.instance, nodes.image, wrong, 2)[3])
         assert torch.equal(wrong[:3], found[:3])

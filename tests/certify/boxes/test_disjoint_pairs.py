@@ -14,7 +14,8 @@ from l0tre.certify.boxes import range_parts as parts_module
 from l0tre.certify.boxes.affine_forms import AffineForms
 from l0tre.certify.boxes.box_bounds import carry_items
 from l0tre.certify.boxes.disjoint_pairs import coarse_ranges, disjoint_pairs, hulls
-from l0tre.certify.boxes.head import above, interval_margins
+from l0tre.certify.boxes.head import interval_margins
+from l0tre.certify.boxes.margin_errors import is_safe
 from l0tre.certify.boxes.range_parts import Found, children, full_boxes, pair_boxes
 from l0tre.certify.boxes.window_forms import Items
 from l0tre.certify.boxes.windowed import Windowed, can_interact
@@ -72,12 +73,12 @@ def test_every_pair_is_proved_or_left_and_what_is_proved_is_safe(
         cells, pairs = disjoint_of(windowed)
         found = one_image(windowed, image, cells, pairs)
         check_counts(windowed, found, len(pairs), [image])
-        bad, gone = check_safe(case, windowed, found, full_boxes(windowed, image, cells[pairs]))
+        bad, gone = check_safe(case, windowed, found, full_boxes(windowed.instance, image, cells[pairs]))
         unsafe, proved = unsafe + bad, proved + gone
         assert set(found.left.depth.tolist()) <= {2 * halvings[-1]}
         assert found.bounded[0] >= len(pairs)
         if halvings == HALVINGS[-1] and image == 0:
-            check_oracle(case, windowed, found, full_boxes(windowed, 0, cells[pairs]), 4)
+            check_oracle(case, windowed, found, full_boxes(windowed.instance, 0, cells[pairs]), 4)
     assert unsafe > 0
     assert proved > 0 or name == "smooth"
 
@@ -109,7 +110,7 @@ def test_hulls_hold_what_pixels_do_over_their_ranges() -> None:
     assert low.shape == high.shape == (2, len(cells), windowed.weights.shape[-1])
     u = directions(windowed.instance.members.shape[1], torch.Generator().manual_seed(0))
     for row, image in enumerate(images.tolist()):
-        truth = features_at(windowed, full_boxes(windowed, image, cells[:, None]), u)
+        truth = features_at(windowed, full_boxes(windowed.instance, image, cells[:, None]), u)
         assert bool(((truth >= low[row][:, None] - 1e-9) & (truth <= high[row][:, None] + 1e-9)).all())
         assert float((high - low)[row].amax()) < 3 * float((truth.amax(1) - truth.amin(1)).amax())
 
@@ -125,7 +126,7 @@ def watched(sums: "disjoint_module._Sums", open_: Tensor, monkeypatch: pytest.Mo
     def spy_above(windowed: Windowed, image: Tensor, margins: Tensor, t: int) -> Tensor:
         assert t == 2
         assert image.tolist() == [sums.image]
-        return above(windowed, image, margins, t)
+        return is_safe(windowed.instance, image, margins, t)
 
     with monkeypatch.context() as patch:
         patch.setattr(disjoint_module, "interval_margins", spy)
@@ -134,7 +135,9 @@ def watched(sums: "disjoint_module._Sums", open_: Tensor, monkeypatch: pytest.Mo
     low, high = (torch.cat(parts) for parts in zip(*seen, strict=True))
     assert len(low) == len(open_)
     image = torch.tensor([sums.image])
-    assert torch.equal(safe, above(sums.windowed, image, interval_margins(sums.windowed, image, (low, high)), 2))
+    assert torch.equal(
+        safe, is_safe(sums.windowed.instance, image, interval_margins(sums.windowed, image, (low, high)), 2)
+    )
     return low, high
 
 
@@ -218,7 +221,7 @@ def test_samples_decide_only_where_to_look(
     monkeypatch.setattr(parts_module, "WORTH", worth)
     found = one_image(windowed, 0, cells, pairs)
     check_counts(windowed, found, len(pairs), [0])
-    check_safe(case, windowed, found, full_boxes(windowed, 0, cells[pairs]))
+    check_safe(case, windowed, found, full_boxes(windowed.instance, 0, cells[pairs]))
     # Ranges are hulls of the same leaves: no part is proved that its halves are not.
     assert found.proved == usual.proved
     assert len(found.left) == len(usual.left)
@@ -233,7 +236,7 @@ def test_too_many_pairs_stay_as_they_are(most: int, level: int, monkeypatch: pyt
     monkeypatch.setattr(parts_module, "MOST", most)
     found = one_image(windowed, 0, cells, pairs)
     check_counts(windowed, found, len(pairs), [0])
-    check_safe(case, windowed, found, full_boxes(windowed, 0, cells[pairs]))
+    check_safe(case, windowed, found, full_boxes(windowed.instance, 0, cells[pairs]))
     assert len(found.left) <= max(most, len(pairs))
     assert set(found.left.depth.tolist()) == {2 * level}
     assert found.proved[0] < usual.proved[0]

@@ -11,8 +11,9 @@ from torch import Tensor
 from l0tre.certify.boxes import head as head_module
 from l0tre.certify.boxes.affine_forms import AffineForms, least
 from l0tre.certify.boxes.box_bounds import box_items, carry_items
-from l0tre.certify.boxes.head import above, form_ranges, interval_margins, margin_forms, proves
-from l0tre.certify.boxes.windowed import Windowed, errors
+from l0tre.certify.boxes.head import form_ranges, interval_margins, margin_forms, proves
+from l0tre.certify.boxes.margin_errors import is_safe, margin_errors
+from l0tre.certify.boxes.windowed import Windowed
 from l0tre.certify.relax.interval import Interval
 from l0tre.model.graph import run_operation
 from tests.certify.boxes.cases import (
@@ -216,7 +217,10 @@ def test_what_is_proved_is_what_one_of_both_ways_proves(name: str, budget: int) 
                 windowed, instance=replace(windowed.instance, margins=windowed.instance.margins + shift + more)
             )
             found = proves(moved, operations.image, forms, 2)
-            both = [above(moved, operations.image, margins + shift + more, 2) for margins in (by_forms, by_ranges)]
+            both = [
+                is_safe(moved.instance, operations.image, margins + shift + more, 2)
+                for margins in (by_forms, by_ranges)
+            ]
             assert torch.equal(found, both[0] | both[1])
             assert bool((truth[found] + shift + more > 0).all())
             seen.update(found.tolist())
@@ -249,17 +253,17 @@ def test_margins_must_be_above_what_rounding_can_do(t: int) -> None:
     windowed = windowed_of(make_case(SMALL["one hidden"], 1), 2, 2)
     instance = replace(windowed.instance, slack=torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64))
     windowed, image = replace(windowed, instance=instance), torch.tensor([0, 1, 1])
-    limit = errors(windowed, image, t)
+    limit = margin_errors(windowed.instance, image, t)
     assert torch.equal(limit, 4.0 * (t + 1) * instance.slack[image])
-    assert above(windowed, image, limit, t).tolist() == [False] * 3
-    assert above(windowed, image, limit + 1e-9, t).tolist() == [True] * 3
-    assert above(windowed, image[:1], limit[:1].expand(3, 2) + 1e-9, t).tolist() == [True] * 3
+    assert is_safe(windowed.instance, image, limit, t).tolist() == [False] * 3
+    assert is_safe(windowed.instance, image, limit + 1e-9, t).tolist() == [True] * 3
+    assert is_safe(windowed.instance, image[:1], limit[:1].expand(3, 2) + 1e-9, t).tolist() == [True] * 3
     for column, value in itertools.product((0, 1), (*NOT_NUMBERS, -1.0, 0.0)):
         margins = limit + 1
         margins[1, column] = value
-        assert above(windowed, image, margins, t).tolist() == [True, False, True]
+        assert is_safe(windowed.instance, image, margins, t).tolist() == [True, False, True]
     instance.slack[0, 1] = torch.nan
-    assert above(windowed, image, limit + 1, t).tolist() == [False, True, True]
+    assert is_safe(windowed.instance, image, limit + 1, t).tolist() == [False, True, True]
 
 
 def test_every_bend_is_covered() -> None:

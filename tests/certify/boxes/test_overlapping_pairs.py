@@ -79,10 +79,10 @@ def test_every_pair_is_proved_or_left_and_what_is_proved_is_safe(
         assert set(found.left.depth.tolist()) <= {1 if name in FLAT else 2 * halvings + 1}
         assert min(found.bounded) >= len(pairs)
         for image in images:
-            bad, gone = check_safe(case, windowed, found, full_boxes(windowed, image, cells[pairs]))
+            bad, gone = check_safe(case, windowed, found, full_boxes(windowed.instance, image, cells[pairs]))
             unsafe, proved = unsafe + bad, proved + gone
         if halvings != 1:
-            check_oracle(case, windowed, found, full_boxes(windowed, 0, cells[pairs]), 3)
+            check_oracle(case, windowed, found, full_boxes(windowed.instance, 0, cells[pairs]), 3)
     assert unsafe > 0
     assert proved > 0 or halvings == 0
 
@@ -194,7 +194,7 @@ def test_samples_decide_only_where_to_look(
     found = overlapping_pairs(windowed, torch.tensor([0, 1]), cells, pairs)
     check_counts(windowed, found, len(pairs), [0, 1])
     for image in (0, 1):
-        check_safe(case, windowed, found, full_boxes(windowed, image, cells[pairs]))
+        check_safe(case, windowed, found, full_boxes(windowed.instance, image, cells[pairs]))
         same(overlapping_pairs(windowed, torch.tensor([image]), cells, pairs), found, image, image)
     assert found.left.depth is not None
     assert set(found.left.depth.tolist()) == {5}
@@ -216,7 +216,7 @@ def test_too_many_or_too_few_pairs_stay_as_they_are(
     found = overlapping_pairs(windowed, torch.tensor([0, 1]), cells, pairs)
     check_counts(windowed, found, len(pairs), [0, 1])
     for image in (0, 1):
-        check_safe(case, windowed, found, full_boxes(windowed, image, cells[pairs]))
+        check_safe(case, windowed, found, full_boxes(windowed.instance, image, cells[pairs]))
     assert found.left.depth is not None
     assert set(found.left.depth.tolist()) == {2 * level + 1}
     assert sum(found.proved) < sum(usual.proved)
@@ -280,7 +280,7 @@ def test_a_quick_look_before(name: str) -> None:
             own = torch.tensor([image])
             alone = overlapping_pairs(windowed, own, cells, pairs, hulls(coarse_ranges(windowed, own, cells), cells))
             assert alone.proved == together.proved[row : row + 1]
-            bad, _ = check_safe(case, windowed, alone, full_boxes(windowed, image, cells[pairs]))
+            bad, _ = check_safe(case, windowed, alone, full_boxes(windowed.instance, image, cells[pairs]))
             unsafe += bad
     assert unsafe > 0
 
@@ -334,7 +334,7 @@ def test_a_quick_look_leaves_room_for_what_two_pixels_do_together(budget: int, m
             image = torch.cat([image for image, _ in seen])[order]
             least, most = (torch.cat([ranges[side] for _, ranges in seen])[order] for side in (0, 1))
             assert torch.equal(image, images[row])
-            boxes = join([full_boxes(windowed, int(number), cells[pairs]) for number in singles.images])
+            boxes = join([full_boxes(windowed.instance, int(number), cells[pairs]) for number in singles.images])
             truth = features_at(windowed, boxes, directions(2 * windowed.instance.members.shape[1], generator, 64))
             assert bool((truth >= least[:, None] - 1e-9).all())
             assert bool((truth <= most[:, None] + 1e-9).all())

@@ -47,7 +47,7 @@ def test_full_boxes_hold_the_whole_ranges_of_free_values() -> None:
     windowed, domain = windowed_of(case, 2, 2), case.domain
     cells = all_cells(windowed)
     sets = torch.stack([cells, cells.roll(1)], 1)
-    nodes = full_boxes(windowed, 1, sets)
+    nodes = full_boxes(windowed.instance, 1, sets)
     assert nodes.image.tolist() == [1] * len(cells)
     assert not bool(nodes.depth.any())
     for row, cell in ((row, cell) for row in range(len(cells)) for cell in (0, 1)):
@@ -64,7 +64,7 @@ def test_halves_are_laid_out_as_they_are_numbered(name: str) -> None:
     """Part ``p`` of box ``n`` is row ``p * count + n``; its halves are the parts ``p`` and ``p + 2 ** times``."""
     windowed = windowed_for(name)
     cells = all_cells(windowed)[:, None]
-    whole, count = full_boxes(windowed, 1, cells), len(cells)
+    whole, count = full_boxes(windowed.instance, 1, cells), len(cells)
     for times in range(4):
         before, after = halved(whole, times), halved(whole, times + 1)
         assert torch.equal(after.cells.view(-1, count, 1), cells.expand(2 ** (times + 1), -1, -1))
@@ -106,7 +106,7 @@ def test_pairs_of_parts_tile_pairs_of_ranges(name: str) -> None:
     cells = all_cells(windowed)
     pairs = torch.tensor([[0, 1], [5, 2], [len(cells) - 1, 3]])
     open_ = torch.cat([pairs, torch.zeros_like(pairs)], 1)
-    whole = ends_of(full_boxes(windowed, 1, cells[pairs]))
+    whole = ends_of(full_boxes(windowed.instance, 1, cells[pairs]))
     before, levels = whole, 4 if name == "one hidden" else 2
     for level in range(levels + 1):
         if level:
@@ -133,7 +133,7 @@ def test_pairs_of_parts_are_rows_of_tables(name: str, level: int) -> None:
     windowed = windowed_for(name)
     cells = all_cells(windowed)
     count, generator = len(cells), torch.Generator().manual_seed(level)
-    table = box_items(windowed, halved(full_boxes(windowed, 0, cells[:, None]), level))
+    table = box_items(windowed, halved(full_boxes(windowed.instance, 0, cells[:, None]), level))
     pixels = torch.stack([torch.randperm(count, generator=generator)[:2] for _ in range(30)])
     open_ = torch.cat([pixels, torch.randint(2**level, (30, 2), generator=generator)], 1)
     items = box_items(windowed, pair_boxes(windowed, 0, cells, open_, level))

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from l0tre.certify.boxes.windowed import can_interact, errors
+from l0tre.certify.boxes.margin_errors import margin_errors
+from l0tre.certify.boxes.windowed import can_interact
 from l0tre.model.graph import Graph, run
 from tests.certify.boxes.cases import make_case, windowed_of
 from tests.certify.boxes.recipes import RECIPES
@@ -76,5 +77,5 @@ def test_bounds_must_exceed_errors_that_grow_with_the_pixels() -> None:
     windowed = windowed_of(make_case(RECIPES["one hidden"], 1), 2, 3)
     image = torch.tensor([2, 0, 2])
     for t in (1, 2, 3):
-        assert torch.equal(errors(windowed, image, t), 4 * (t + 1) * windowed.instance.slack[image])
+        assert torch.equal(margin_errors(windowed.instance, image, t), 4 * (t + 1) * windowed.instance.slack[image])
     assert bool((windowed.instance.slack > 0).all())

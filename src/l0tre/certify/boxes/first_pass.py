@@ -10,9 +10,10 @@ from torch import Tensor
 from l0tre.certify.boxes.affine_forms import least
 from l0tre.certify.boxes.box_bounds import lower_forms
 from l0tre.certify.boxes.disjoint_pairs import coarse_ranges, disjoint_pairs, hulls, table_bytes
+from l0tre.certify.boxes.margin_errors import margin_errors
 from l0tre.certify.boxes.overlapping_pairs import overlapping_pairs
 from l0tre.certify.boxes.range_parts import Found, full_boxes, halved
-from l0tre.certify.boxes.windowed import Windowed, can_interact, errors
+from l0tre.certify.boxes.windowed import Windowed, can_interact
 from l0tre.certify.regions.nodes import join
 
 __all__ = ["first_pass"]
@@ -37,7 +38,7 @@ def first_pass(windowed: Windowed, images: Tensor, t: int) -> Found:
     tree = windowed.instance.tree
     cells = (tree.order >= 0).nonzero()[:, 0] + tree.slots
     if t == 1:
-        left = [full_boxes(windowed, image, cells[:, None]) for image in images.tolist()]
+        left = [full_boxes(windowed.instance, image, cells[:, None]) for image in images.tolist()]
         return Found([Fraction(0)] * len(images), join(left), [0] * len(images))
     if t == 3:
         return _triples(windowed, images, cells)
@@ -82,7 +83,7 @@ def _added_pairs(windowed: Windowed, images: Tensor, cells: Tensor, pairs: Tenso
     for image in images.tolist():
         change = partial(_add_two, _losses(windowed, image, cells[:, None], SINGLE_HALVINGS))
         safe = _sums_prove(windowed, image, pairs, change)
-        left = full_boxes(windowed, image, cells[pairs[~safe]])
+        left = full_boxes(windowed.instance, image, cells[pairs[~safe]])
         found.append(Found([Fraction(int(safe.sum()))], left, [len(cells) * 2**SINGLE_HALVINGS]))
     return found
 
@@ -98,8 +99,8 @@ def _triples(windowed: Windowed, images: Tensor, cells: Tensor) -> Found:
         safe = torch.zeros_like(connected)
         change = partial(_add_three, table, singles)
         safe[~connected] = _sums_prove(windowed, image, sets[~connected], change)
-        apart = full_boxes(windowed, image, cells[sets[~(safe | connected)]])
-        together = halved(full_boxes(windowed, image, cells[sets[connected]]), TRIPLE_HALVINGS)
+        apart = full_boxes(windowed.instance, image, cells[sets[~(safe | connected)]])
+        together = halved(full_boxes(windowed.instance, image, cells[sets[connected]]), TRIPLE_HALVINGS)
         proved.append(Fraction(int(safe.sum())))
         left.append(join([apart, together]))
     bounded = len(cells) * 2**SINGLE_HALVINGS + len(near) * 2**PAIR_HALVINGS
@@ -117,7 +118,7 @@ def _add_three(pairs: Tensor, singles: Tensor, sets: Tensor) -> Tensor:
 def _sums_prove(windowed: Windowed, image: int, sets: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
     """Which sets are proved by the least changes of all margins, bool ``[sets]``."""
     own = torch.tensor([image], device=sets.device)
-    floor = errors(windowed, own, sets.shape[1]) - windowed.instance.margins[own]
+    floor = margin_errors(windowed.instance, own, sets.shape[1]) - windowed.instance.margins[own]
     safe = torch.zeros(len(sets), dtype=torch.bool, device=sets.device)
     most = max(1, ENTRIES // floor.shape[1])
     for start in range(0, len(sets), most):
@@ -149,7 +150,7 @@ def _list_triples(windowed: Windowed, cells: Tensor) -> tuple[Tensor, Tensor, Te
 
 def _losses(windowed: Windowed, image: int, cells: Tensor, halvings: int) -> Tensor:
     """The least that each set of pixels can change each margin of an image, ``[sets, classes - 1]``."""
-    nodes = halved(full_boxes(windowed, image, cells), halvings)
+    nodes = halved(full_boxes(windowed.instance, image, cells), halvings)
     change = least(lower_forms(windowed, nodes)) - windowed.instance.margins[image]
     # What is not a number must not vanish in a minimum: it becomes a change that proves nothing.
     change = torch.where(torch.isfinite(change), change, -torch.inf)

@@ -1,12 +1,14 @@
 """AffineForms carried through windows: from a cluster of changed pixels to the first dense layer."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from l0tre.certify.boxes.affine_forms import AffineForms, bend, pool
+from l0tre.certify.boxes.forward_forms import Forms, known, select
+from l0tre.certify.boxes.forward_forms import bend as bend_parallel
 from l0tre.certify.boxes.grouped_products import in_groups
 from l0tre.certify.relax.instance import Instance
 from l0tre.certify.relax.plan import Plan
@@ -26,6 +28,8 @@ __all__ = [
     "gather_dense",
     "item_bytes",
     "make_local",
+    "make_prefix",
+    "spread",
     "stages",
 ]
 
@@ -105,6 +109,20 @@ def make_local(plan: Plan, tuning: Tuning = DEFAULT_TUNING) -> LocalNetwork | No
         )  # its forms are those of windows
     ):
         return None
+    return _local_network(plan, local)
+
+
+def make_prefix(plan: Plan, most_share: float) -> LocalNetwork | None:
+    """The part of a network where a pixel reaches at most a share of every map, or ``None`` if there is none."""
+    if len(plan.graph.input_shape) != 3:
+        return None
+    local = plan_local(plan.graph, dict.fromkeys(("linear", "mean", "map"), most_share))
+    if isinstance(local, str) or any(place not in plan.receptive_fields for place in range(local.cut + 1)):
+        return None
+    return _local_network(plan, local)
+
+
+def _local_network(plan: Plan, local: LocalPlan) -> LocalNetwork:
     sizes = [plan.receptive_fields[place].size for place in range(local.cut + 1)]
     return LocalNetwork(
         local,
@@ -151,33 +169,45 @@ def carry(local: LocalNetwork, instance: Instance, items: Items, heads: tuple[Te
 
 
 def stages(
-    local: LocalNetwork, instance: Instance, items: Items, *, keep: bool = False
+    local: LocalNetwork,
+    instance: Instance,
+    items: Items,
+    *,
+    keep: bool = False,
+    upto: int | None = None,
+    parallel: bool = False,
 ) -> tuple["Site", dict[int, AffineForms]]:
-    """Carry clusters to the cut.
+    """Carry clusters to the cut, or to an operation before it.
 
     Args:
         local: The network.
         instance: The images.
         items: See :func:`carry`.
-        keep: Whether to give the forms of all positions, rather than those of the cut alone.
+        keep: Whether to give the forms of all positions, rather than those of the last one alone.
+        upto: The last position; default the cut.
+        parallel: Whether lines below and above are parallel, as in ``forward_forms``: a radius then has one column.
 
     Returns:
         Where the items are, and the forms by position, ``[items, 1 + variables, C, rows, columns]`` in its window.
     """
     forms, top, left, size = _seed(local, instance, items)
+    if parallel:
+        forms = AffineForms(forms.centre, forms.radius[:, :1])
     stride = local.plan.stride
     phase = (int(top[0]) % stride, int(left[0]) % stride)
     windows = local.windows(phase, size)
     last = local.plan.graph.last_use()
-    site = Site(local, instance, items.image, (top // stride, left // stride), windows)
+    site = Site(local, instance, items.image, (top // stride, left // stride), windows, parallel)
     values = {0: forms}
-    for place in range(1, local.plan.cut + 1):
+    for place in range(1, (local.plan.cut if upto is None else upto) + 1):
         operation = local.plan.graph.operations[place]
         if all(span.size for span in windows[place]):
             values[place] = _through(site, place, operation, [values[source] for source in operation.inputs])
         else:  # strides that are longer than kernels step over these pixels
             sizes = (operation.shape[0], *(span.size for span in windows[place]))
-            values[place] = AffineForms(*(forms.centre.new_zeros(*forms.centre.shape[:2], *sizes) for _ in range(2)))
+            values[place] = AffineForms(
+                *(part.new_zeros(*part.shape[:2], *sizes) for part in (forms.centre, forms.radius))
+            )
         for source in set(operation.inputs):
             if last[source] == place and not keep:
                 del values[source]
@@ -216,6 +246,7 @@ class Site:
     image: Tensor
     steps: tuple[Tensor, Tensor]
     windows: tuple[Box, ...]
+    parallel: bool = False
     known: dict[tuple[int, tuple[int, ...], Box], tuple[Tensor, Tensor, Tensor | None]] = field(default_factory=dict)
 
     def places(self, place: int, box: Box) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -235,12 +266,15 @@ class Site:
 
     def own(self, place: int, box: Box, fill: float = 0.0) -> Tensor:
         """The image's own values in a window, ``[items, C, rows, columns]``."""
+        return self.cut_out(self.instance.base[place], self.image, place, box, fill)
+
+    def cut_out(self, maps: Tensor, which: Tensor, place: int, box: Box, fill: float = 0.0) -> Tensor:
+        """Windows of maps ``[maps, C, H, W]`` of a position, ``[items, C, rows, columns]``, each of its own map."""
         rows, columns, outside = self.places(place, box)
-        maps = self.instance.base[place]
         channels, _, width = maps.shape[1:]
         plane = (rows * width + columns).flatten(1)
         index = plane[:, None] + torch.arange(channels, device=plane.device)[:, None] * maps[0, 0].numel()
-        found = maps.flatten(1).flatten()[index + (self.image * maps[0].numel())[:, None, None]]
+        found = maps.flatten(1).flatten()[index + (which * maps[0].numel())[:, None, None]]
         found = found.view(len(rows), channels, rows.shape[1], columns.shape[2])
         return found if outside is None else found.masked_fill_(outside[:, None], fill)
 
@@ -264,11 +298,17 @@ def _through(site: Site, place: int, operation: Operation, sources: Sequence[Aff
 
     if curve_bounds(operation) is not None:
         before = site.own(source, box)
-        result = bend(operation, moved(0, box), before, run_operation(operation, before), local.slack[source])
-        return site.inside(place, result)
+        after = run_operation(operation, before)
+        if site.parallel:
+            return _enclosed(site, place, operation, bend_parallel, moved(0, box), (before, after))
+        return site.inside(place, bend(operation, moved(0, box), before, after, local.slack[source]))
     wanted = (need(operation, box[0], 0), need(operation, box[1], 1))
     if selects(operation):
         before, after = site.own(source, wanted, float("-inf")), site.own(place, box)
+        if site.parallel:
+            sizes = (before.shape[1], box[0].size, box[1].size)
+            laid = replace(operation, shape=sizes, attributes={**operation.attributes, "padding": (0, 0)})
+            return _enclosed(site, place, laid, select, moved(0, wanted), (before, after))
         result = pool(operation, moved(0, wanted), before, after, local.slack[source], (box[0].size, box[1].size))
         return site.inside(place, result)
     kinds = ((operation, sources[0].centre), (local.positive[place], sources[0].radius))
@@ -281,6 +321,36 @@ def _through(site: Site, place: int, operation: Operation, sources: Sequence[Aff
         parts = [patches(kind, shifted(part, origins[0], wanted)[:, :, None])[:, :, 0] for kind, part in kinds]
     forms = AffineForms(parts[0], parts[1])
     return site.inside(place, forms) if local_place(operation).spills else forms
+
+
+def _enclosed(
+    site: Site,
+    place: int,
+    operation: Operation,
+    enclose: Callable[[Operation, Forms, Tensor, Tensor, float], Forms],
+    forms: AffineForms,
+    own: tuple[Tensor, Tensor],
+) -> AffineForms:
+    """Go through an operation between parallel lines; ``own`` are the image's inputs and outputs."""
+    slack = site.local.slack[operation.inputs[0]]
+    found = enclose(operation, Forms(forms.centre, forms.radius[:, 0]), *own, slack)
+    magnitudes = site.instance.plan.magnitudes[place][None]
+    found = known(found, site.cut_out(magnitudes, torch.zeros_like(site.image), place, site.windows[place]), 1)
+    return site.inside(place, AffineForms(found.linear, found.error[:, None]))
+
+
+def spread(site: Site, place: int, forms: AffineForms) -> AffineForms:
+    """Whole maps ``[items, columns, C, height, width]`` from what is known in windows: elsewhere nothing changes."""
+    rows, columns, _ = site.places(place, site.windows[place])
+    channels, height, width = site.local.plan.graph.operations[place].shape
+    plane = (rows * width + columns).flatten(1)[:, None, None]
+    found = []
+    for part in (forms.centre, forms.radius):
+        whole = part.new_zeros(*part.shape[:2], channels, height * width)
+        # Outside the map there are zeros, which may be added anywhere.
+        whole.scatter_add_(3, plane.expand(-1, part.shape[1], channels, -1), part.flatten(3))
+        found.append(whole.view(*part.shape[:2], channels, height, width))
+    return AffineForms(*found)
 
 
 def dense(site: Site, forms: AffineForms, heads: tuple[Tensor, Tensor]) -> AffineForms:
