@@ -64,6 +64,7 @@ class Tuning:
         box_sets: Of one image that can all be listed as boxes; beyond, only cells are used.
         box_values: Of one set that may change; with more, a bound of a cell costs less than one of a box.
         window_share: Of a map that a pixel reaches, up to which forms are carried in windows.
+        meeting_share: Of pairs of pixels that neurons see together, up to which boxes are bounded in windows.
         block_sets: Of all images that are proved together by boxes.
         set_bytes: That a set takes if it is left open.
         cell_patience: Nodes of cells for an image before boxes of values take over, where they can.
@@ -107,6 +108,7 @@ class Tuning:
     box_sets: int = 2**22
     box_values: int = 12
     window_share: float = 0.5
+    meeting_share: float = 0.5
     block_sets: int = 2**26
     set_bytes: int = 64
     cell_patience: int = 128

@@ -63,7 +63,8 @@ class Prover:
 
     def by_windows(self, t: int) -> bool:
         """Whether boxes of a level are bounded in windows, rather than by forms of whole layers."""
-        return self.local is not None and t <= (3 if self.local.flat else 2)
+        local = self.local
+        return local is not None and local.meeting <= self.tuning.meeting_share and t <= (3 if local.flat else 2)
 
     def block(self, t: int, *, boxes: bool = False) -> int:
         """How many images go through a level together."""
@@ -147,10 +148,12 @@ class Prover:
         instance = make_instance(self.plan, self.tree, self.domain, images, specification, t, 0)
         instance = replace(instance, pulse=pulse)
         bounder: Bounder
-        if self.local is not None and self.by_windows(t):
-            bounder = WindowBounder(make_windowed(self.local, instance, self.memory // 4))
+        windowed = None if self.local is None else make_windowed(self.local, instance, self.memory // 4)
+        if windowed is not None and self.by_windows(t):
+            bounder = WindowBounder(windowed)
         else:
-            bounder = FormBounder(make_form_instance(self.forward, self.prefix, instance, self.memory // 2))
+            forms = make_form_instance(self.forward, self.prefix, instance, self.memory // 2)
+            bounder = FormBounder(forms, windowed)
         search = BoxSearch(bounder, self.domain, self.batcher, t, self.tuning)
         for row, proof in enumerate(proofs):
             if proof is None:
@@ -184,5 +187,5 @@ def make_prover(
     tree = make_tree(domain, network.exact)
     local = prefix = None
     if one_pixel_each(plan, domain, tree):
-        local, prefix = make_local(plan, tuning), make_prefix(plan, tuning.window_share)
+        local, prefix = make_local(plan), make_prefix(plan, tuning.window_share)
     return Prover(network, domain, plan, tree, batcher, memory, local, make_forward(plan), prefix, tuning)

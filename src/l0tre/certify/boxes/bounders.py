@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from l0tre.certify.boxes.box_bounds import lower_bounds
-from l0tre.certify.boxes.first_pass import first_pass
+from l0tre.certify.boxes.first_pass import disjoint_by_ranges, first_pass, joined, split_pairs
 from l0tre.certify.boxes.form_bounds import FormInstance, form_bounds
 from l0tre.certify.boxes.margin_errors import is_safe
 from l0tre.certify.boxes.range_parts import Found, full_boxes, halved
@@ -95,9 +95,11 @@ class FormBounder:
 
     Attributes:
         forms: Network and images.
+        windowed: The same ready for windows, where a dense layer follows them: for pairs that never meet before it.
     """
 
     forms: FormInstance
+    windowed: Windowed | None = None
 
     @property
     def instance(self) -> Instance:
@@ -120,7 +122,15 @@ class FormBounder:
         """See :class:`Bounder`."""
         tree = self.instance.tree
         cells = (tree.order >= 0).nonzero()[:, 0] + tree.slots
-        sets = cells[torch.combinations(torch.arange(len(cells), device=cells.device), t)]
+        sets = torch.combinations(torch.arange(len(cells), device=cells.device), t)
+        if t == 2 and self.windowed is not None and not self.windowed.local.flat:
+            close, apart = split_pairs(self.windowed, cells, sets)
+            found = disjoint_by_ranges(self.windowed, images, cells, apart)
+            return joined([self._boxes(images, cells[close], t), *found], [images, *images[:, None]], images)
+        return self._boxes(images, cells[sets], t)
+
+    def _boxes(self, images: Tensor, sets: Tensor, t: int) -> Found:
+        """Sets of groups as boxes, none of them proved."""
         left, bounded = [], []
         for image in images.tolist():
             whole = full_boxes(self.instance, image, sets)
@@ -135,7 +145,9 @@ class FormBounder:
 
     def smaller(self) -> "FormBounder":
         """See :class:`Bounder`."""
-        return FormBounder(replace(self.forms, budget=max(1, self.forms.budget // 2)))
+        forms = replace(self.forms, budget=max(1, self.forms.budget // 2))
+        windowed = self.windowed
+        return FormBounder(forms, None if windowed is None else replace(windowed, budget=max(1, windowed.budget // 2)))
 
     def _halvings(self, whole: BoxNodes, t: int) -> tuple[int, int]:
         """How often boxes are halved before they are worth to be bounded, from a sample; and how many were bounded."""

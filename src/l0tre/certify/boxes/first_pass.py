@@ -1,6 +1,6 @@
 """The first look at a level: every set of pixels at once, those that are far apart decided by sums of tables."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from functools import partial
 
@@ -15,8 +15,9 @@ from l0tre.certify.boxes.overlapping_pairs import overlapping_pairs
 from l0tre.certify.boxes.range_parts import Found, full_boxes, halved
 from l0tre.certify.boxes.windowed import Windowed, can_interact
 from l0tre.certify.regions.nodes import join
+from l0tre.certify.relax.interval import Interval
 
-__all__ = ["first_pass"]
+__all__ = ["disjoint_by_ranges", "first_pass", "joined", "split_pairs"]
 
 SINGLE_HALVINGS = 4  # of the range of every value, for the table of single pixels
 PAIR_HALVINGS = 4  # of the boxes of two pixels that are near
@@ -43,24 +44,43 @@ def first_pass(windowed: Windowed, images: Tensor, t: int) -> Found:
     if t == 3:
         return _triples(windowed, images, cells)
     sets = torch.combinations(torch.arange(len(cells), device=cells.device))
-    close = can_interact(windowed.local, *_pixels(windowed, cells[sets]).T)
+    close, apart = split_pairs(windowed, cells, sets)
     if windowed.local.flat:
-        near = overlapping_pairs(windowed, images, cells, sets[close])
-        far = _added_pairs(windowed, images, cells, sets[~close])
-        return _joined([near, *far], [images, *images[:, None]], images)
+        near = overlapping_pairs(windowed, images, cells, close)
+        far = _added_pairs(windowed, images, cells, apart)
+        return joined([near, *far], [images, *images[:, None]], images)
     found: list[Found] = []
     owners: list[Tensor] = []
-    most = max(1, windowed.budget // (4 * table_bytes(windowed, cells)))
-    for start in range(0, len(images), most):
-        part = images[start : start + most]
-        tables = coarse_ranges(windowed, part, cells)
-        found.append(overlapping_pairs(windowed, part, cells, sets[close], hulls(tables, cells)))
-        found += disjoint_pairs(windowed, part, cells, sets[~close], tables)
+    for part, tables in _coarse_tables(windowed, images, cells):
+        found.append(overlapping_pairs(windowed, part, cells, close, hulls(tables, cells)))
+        found += disjoint_pairs(windowed, part, cells, apart, tables)
         owners += [part, *part[:, None]]
-    return _joined(found, owners, images)
+    return joined(found, owners, images)
 
 
-def _joined(found: Sequence[Found], owners: Sequence[Tensor], images: Tensor) -> Found:
+def split_pairs(windowed: Windowed, cells: Tensor, pairs: Tensor) -> tuple[Tensor, Tensor]:
+    """Pairs int64 ``[pairs, 2]`` of cells that a neuron before the dense layer may see together, and all others."""
+    close = can_interact(windowed.local, *_pixels(windowed, cells[pairs]).T)
+    return pairs[close], pairs[~close]
+
+
+def disjoint_by_ranges(windowed: Windowed, images: Tensor, cells: Tensor, pairs: Tensor) -> list[Found]:
+    """Pairs of pixels that no neuron before the dense layer sees together, if layers follow; a look for each image."""
+    return [
+        found
+        for part, tables in _coarse_tables(windowed, images, cells)
+        for found in disjoint_pairs(windowed, part, cells, pairs, tables)
+    ]
+
+
+def _coarse_tables(windowed: Windowed, images: Tensor, cells: Tensor) -> Iterator[tuple[Tensor, list[Interval]]]:
+    """Some images at a time, and what all their single pixels can do to the dense layer."""
+    most = max(1, windowed.budget // (4 * table_bytes(windowed, cells)))
+    for part in images.split(most):
+        yield part, coarse_ranges(windowed, part, cells)
+
+
+def joined(found: Sequence[Found], owners: Sequence[Tensor], images: Tensor) -> Found:
     """Several looks at different sets as one.
 
     Args:

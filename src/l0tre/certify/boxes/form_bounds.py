@@ -5,6 +5,7 @@ same values is in many sets and is carried once. From there the sum goes on thro
 come to meet it.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from l0tre.certify.boxes.forward_forms import Forms, Forward, add, carry, item_bytes
 from l0tre.certify.boxes.joints import Joint, apart, extents, find_joints
-from l0tre.certify.boxes.tail import Tail, lower_margins, make_tail
+from l0tre.certify.boxes.tail import Tail, lower_margins, make_tail, products
 from l0tre.certify.boxes.window_forms import Items, LocalNetwork, spread, stages
 from l0tre.certify.regions.nodes import BoxNodes
 from l0tre.certify.relax.instance import Instance
@@ -65,78 +66,117 @@ def form_bounds(forms: FormInstance, nodes: BoxNodes) -> tuple[Tensor, Tensor]:
     rivals, t = forms.instance.rows.shape[1], nodes.cells.shape[1]
     bounds = forms.instance.images.new_empty(len(nodes), rivals)
     slopes = bounds.new_empty(len(nodes), rivals, nodes.low[0].numel() if len(nodes) else 0)
-    for joint, rows in _by_joint(forms, nodes):
-        for part in _chunks(forms, joint, nodes, rows):
-            values = _carried(forms, joint, nodes.pick(part), t)
+    for way, rows in _ways(forms, nodes):
+        size = item_bytes(forms.forward, 1 + nodes.low[0].numel(), way.place, forms.tail.end)
+        for part in rows.split(max(1, forms.budget // size)):
+            chosen = nodes.pick(part)
+            together = _together(forms, way, chosen, t)
+            values = carry(forms.forward, forms.instance, chosen.image, way.place, together, forms.tail.needed, t)
             bounds[part], slopes[part] = lower_margins(
-                forms.forward, forms.instance, forms.tail, nodes.image[part], values, t
+                forms.forward, forms.instance, forms.tail, chosen.image, values, t
             )
     return bounds, slopes
 
 
-def _by_joint(forms: FormInstance, nodes: BoxNodes) -> Iterator[tuple[Joint, Tensor]]:
-    """The nodes whose effects add up at each joint, and not at a later one."""
+@dataclass(frozen=True)
+class _Sum:
+    """Groups carried alone, their effects added up at a joint."""
+
+    place: int
+
+
+@dataclass(frozen=True)
+class _Cluster:
+    """Pixels that lie within so many rows and columns, carried together in windows."""
+
+    place: int
+    extent: tuple[int, int]
+
+
+_Way = _Sum | _Cluster
+
+
+def _ways(forms: FormInstance, nodes: BoxNodes) -> Iterator[tuple[_Way, Tensor]]:
+    """How nodes are carried to where they go on as whole maps: by the last joint where their effects add up."""
+    every = torch.arange(len(nodes), device=nodes.image.device)
     if nodes.cells.shape[1] == 1:  # nothing is to be added up
-        yield Joint(forms.tail.start, (0, 0)), torch.arange(len(nodes), device=nodes.image.device)
+        yield _Sum(forms.tail.start), every
         return
     groups = forms.extents[nodes.cells - forms.instance.tree.slots]
     left = torch.ones(len(nodes), dtype=torch.bool, device=nodes.image.device)
+    sight: tuple[int, int] | None = None  # of the joint before, where these nodes do not add up
     for joint in reversed(forms.joints):
         own = left & apart(groups, joint.sight)
         left &= ~own
         rows = own.nonzero()[:, 0]
         if len(rows):
-            yield joint, rows
+            yield _way(forms, joint, sight, nodes.cells.shape[1]), rows
+        sight = joint.sight
 
 
-def _chunks(forms: FormInstance, joint: Joint, nodes: BoxNodes, rows: Tensor) -> Iterator[Tensor]:
-    """As many nodes together as the budget allows."""
-    columns = 1 + nodes.low[0].numel()
-    size = item_bytes(forms.forward, columns, joint.place, forms.tail.end)
-    yield from rows.split(max(1, forms.budget // size))
+def _way(forms: FormInstance, joint: Joint, sight: tuple[int, int] | None, t: int) -> _Way:
+    """Whether two pixels that add up at a joint and at no later one are carried alone to it, or in windows past it."""
+    windows = forms.windows
+    if windows is None or sight is None or t != 2 or joint.place >= windows.plan.cut:
+        return _Sum(joint.place)
+    operations = forms.forward.plan.graph.operations
+    boxes = windows.windows((0, 0), sight)
+    alone, together = 0.0, 0.0
+    for place in range(1, windows.plan.cut + 1):
+        whole = products(forms.forward.plan, place)
+        share = boxes[place][0].size * boxes[place][1].size / math.prod(operations[place].shape[1:])
+        alone += whole if place > joint.place else 0.0
+        together += whole * share
+    return _Sum(joint.place) if alone < together else _Cluster(windows.plan.cut, sight)
 
 
-def _carried(forms: FormInstance, joint: Joint, nodes: BoxNodes, t: int) -> dict[int, Forms]:
-    """The forms that the tail needs, of nodes whose effects add up at a joint."""
-    needed = forms.tail.needed
+def _together(forms: FormInstance, way: _Way, nodes: BoxNodes, t: int) -> Forms:
+    """The forms of nodes where they go on as whole maps."""
+    if isinstance(way, _Cluster):
+        assert forms.windows is not None
+        return _in_windows(forms.windows, forms.instance, nodes, way.place, way.extent)
     alone, where = _distinct(nodes)
-    single = [_alone(forms, joint, part, t) for part in _singles(forms, joint, alone)]
+    single = [_alone(forms, way.place, part, t) for part in _singles(forms, way.place, alone)]
     table = Forms(torch.cat([part.linear for part in single]), torch.cat([part.error for part in single]))
-    together = add([table.pick(where[:, place]) for place in range(nodes.cells.shape[1])])
-    return carry(forms.forward, forms.instance, nodes.image, joint.place, together, needed, t)
+    return add([table.pick(where[:, place]) for place in range(nodes.cells.shape[1])])
 
 
-def _singles(forms: FormInstance, joint: Joint, nodes: BoxNodes) -> Iterator[BoxNodes]:
-    size = item_bytes(forms.forward, 1 + nodes.low[0].numel(), 0, joint.place)
+def _singles(forms: FormInstance, place: int, nodes: BoxNodes) -> Iterator[BoxNodes]:
+    size = item_bytes(forms.forward, 1 + nodes.low[0].numel(), 0, place)
     most = max(1, forms.budget // size)
     for start in range(0, len(nodes), most):
         yield nodes.pick(slice(start, start + most))
 
 
-def _alone(forms: FormInstance, joint: Joint, nodes: BoxNodes, t: int) -> Forms:
-    """Single groups, carried from the input to a joint."""
+def _alone(forms: FormInstance, end: int, nodes: BoxNodes, t: int) -> Forms:
+    """Single groups, carried from the input to a position."""
     windows = forms.windows
-    if windows is not None and joint.place:
-        place = max(place for place in windows.plan.joints if place <= joint.place)
-        found = _in_windows(windows, forms.instance, nodes, place)
-        return carry(forms.forward, forms.instance, nodes.image, place, found, {joint.place}, t)[joint.place]
+    if windows is not None and end:
+        place = max(place for place in windows.plan.joints if place <= end)
+        found = _in_windows(windows, forms.instance, nodes, place, (1, 1))
+        return carry(forms.forward, forms.instance, nodes.image, place, found, {end}, t)[end]
     seeds = _seeds(forms.instance, nodes)
-    return carry(forms.forward, forms.instance, nodes.image, 0, seeds, {joint.place}, t)[joint.place]
+    return carry(forms.forward, forms.instance, nodes.image, 0, seeds, {end}, t)[end]
 
 
-def _in_windows(local: LocalNetwork, instance: Instance, nodes: BoxNodes, place: int) -> Forms:
-    """Single pixels, carried in the windows that they reach from the input to a position, as whole maps there."""
+def _in_windows(local: LocalNetwork, instance: Instance, nodes: BoxNodes, place: int, extent: tuple[int, int]) -> Forms:
+    """Pixels that lie within so many rows and columns, carried to a position in the windows that they reach together.
+
+    Returns:
+        The forms of whole maps there.
+    """
     items = Items(nodes.image, instance.members[nodes.cells - instance.tree.slots], nodes.low, nodes.high)
     _, height, width = local.plan.graph.input_shape
-    plane, stride = items.members[:, 0, 0] % (height * width), local.plan.stride
-    phase = plane // width % stride * stride + plane % width % stride
+    plane, stride = items.members[:, :, 0] % (height * width), local.plan.stride
+    top, left = (plane // width).amin(1), (plane % width).amin(1)
+    phase = top % stride * stride + left % stride
     count, shape = len(nodes), instance.plan.graph.operations[place].shape
-    linear = instance.images.new_empty(count, 1 + nodes.low.shape[2], *shape)
+    linear = instance.images.new_empty(count, 1 + nodes.low[0].numel(), *shape)
     error = linear.new_empty(count, *shape)
     for which in phase.unique().tolist():
         instance.pulse()
         rows = (phase == which).nonzero()[:, 0]
-        site, values = stages(local, instance, items.pick(rows), upto=place, parallel=True)
+        site, values = stages(local, instance, items.pick(rows), upto=place, parallel=True, extent=extent)
         whole = spread(site, place, values[place])
         linear[rows], error[rows] = whole.centre, whole.radius[:, 0]
     return Forms(linear, error)

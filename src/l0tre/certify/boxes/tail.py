@@ -23,7 +23,7 @@ from l0tre.certify.relax.supported import is_nonlinear
 from l0tre.model.operations import KINDS
 from l0tre.model.operations.kind import Linear
 
-__all__ = ["Tail", "lower_margins", "make_tail"]
+__all__ = ["Tail", "lower_margins", "make_tail", "products"]
 
 SHARE = 0.5  # of the cost of the forms that the way back may have
 COLUMNS = 3  # of forms, at least
@@ -55,7 +55,7 @@ def make_tail(plan: Plan, rivals: int) -> Tail:
     operations = plan.graph.operations
     last = len(operations) - 1
     end = operations[last].inputs[0] if operations[last].kind == "linear" else last
-    costs = [0.0] + [_products(plan, place) for place in range(1, last + 1)]
+    costs = [0.0] + [products(plan, place) for place in range(1, last + 1)]
     start, most = end, SHARE * COLUMNS * sum(costs)
     first = max(plan.receptive_fields, default=0)  # where neurons see windows, forms can stay in windows too
     for place in reversed(only_connections(plan)):
@@ -66,7 +66,7 @@ def make_tail(plan: Plan, rivals: int) -> Tail:
     return Tail(start, end, frozenset({start, end, *needed}))
 
 
-def _products(plan: Plan, place: int) -> float:
+def products(plan: Plan, place: int) -> float:
     """How many products an operation sums up, or what takes as long."""
     operation = plan.graph.operations[place]
     kind, size = KINDS[operation.kind], math.prod(operation.shape)

@@ -1,5 +1,6 @@
 """AffineForms carried through windows: from a cluster of changed pixels to the first dense layer."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -16,7 +17,6 @@ from l0tre.certify.relax.supported import absolute, curve_bounds, plain
 from l0tre.locality.local_part import LocalPlan, Span, local_place, need, plan_local, selects, spans
 from l0tre.locality.windows import Box, convolve_window, patches, shifted, sums_products
 from l0tre.model.graph import Operation, run_operation
-from l0tre.tuning import DEFAULT_TUNING, Tuning
 
 __all__ = [
     "Items",
@@ -59,6 +59,12 @@ class LocalNetwork:
     boxes: dict[tuple[int, int, int, int], tuple[Box, ...]] = field(default_factory=dict, repr=False)
     pace: dict[int, float] = field(default_factory=dict, repr=False)
 
+    @property
+    def meeting(self) -> float:
+        """The share of pairs of pixels that a neuron can see together, at the most."""
+        sizes = zip(self.sight, self.plan.graph.input_shape[1:], strict=True)
+        return math.prod(min(1.0, (2 * sight - 1) / size) for sight, size in sizes)
+
     def windows(self, phase: tuple[int, int], size: tuple[int, int]) -> tuple[Box, ...]:
         """What a box of pixels reaches at every position up to the cut, its first pixel at the phase."""
         key = (*phase, *size)
@@ -95,11 +101,12 @@ class Items:
         return Items(self.image[rows], self.members[rows], self.low[rows], self.high[rows])
 
 
-def make_local(plan: Plan, tuning: Tuning = DEFAULT_TUNING) -> LocalNetwork | None:
+def make_local(plan: Plan) -> LocalNetwork | None:
     """The local part of a network, or ``None`` if it has none that a dense layer follows."""
     if len(plan.graph.input_shape) != 3:
         return None
-    local = plan_local(plan.graph, tuning=tuning)
+    # However much of the last map a pixel reaches: what the dense layer reads still adds up where windows do not meet.
+    local = plan_local(plan.graph, {"linear": 1.0, "mean": 0.0, "map": 0.0})
     if (
         isinstance(local, str)
         or local.head != "linear"
@@ -176,6 +183,7 @@ def stages(
     keep: bool = False,
     upto: int | None = None,
     parallel: bool = False,
+    extent: tuple[int, int] | None = None,
 ) -> tuple["Site", dict[int, AffineForms]]:
     """Carry clusters to the cut, or to an operation before it.
 
@@ -185,12 +193,13 @@ def stages(
         items: See :func:`carry`.
         keep: Whether to give the forms of all positions, rather than those of the last one alone.
         upto: The last position; default the cut.
+        extent: Rows and columns of the box around the pixels of each item, if not of the smallest one.
         parallel: Whether lines below and above are parallel, as in ``forward_forms``: a radius then has one column.
 
     Returns:
         Where the items are, and the forms by position, ``[items, 1 + variables, C, rows, columns]`` in its window.
     """
-    forms, top, left, size = _seed(local, instance, items)
+    forms, top, left, size = _seed(local, instance, items, extent)
     if parallel:
         forms = AffineForms(forms.centre, forms.radius[:, :1])
     stride = local.plan.stride
@@ -214,8 +223,10 @@ def stages(
     return site, values
 
 
-def _seed(local: LocalNetwork, instance: Instance, items: Items) -> tuple[AffineForms, Tensor, Tensor, tuple[int, int]]:
-    """The changes at the input, in the smallest box around the pixels, and where that begins."""
+def _seed(
+    local: LocalNetwork, instance: Instance, items: Items, extent: tuple[int, int] | None
+) -> tuple[AffineForms, Tensor, Tensor, tuple[int, int]]:
+    """The changes at the input, in a box around the pixels, and where that begins."""
     channels, height, width = local.plan.graph.input_shape
     real = items.members < instance.values
     plane = torch.where(real, items.members, 0) % (height * width)
@@ -223,7 +234,7 @@ def _seed(local: LocalNetwork, instance: Instance, items: Items) -> tuple[Affine
     far = height + width
     top, left = (torch.where(real, part, far).flatten(1).amin(1) for part in (y, x))
     bottom, right = (torch.where(real, part, -1).flatten(1).amax(1) for part in (y, x))
-    size = (int(bottom[0] - top[0]) + 1, int(right[0] - left[0]) + 1)
+    size = extent or (int(bottom[0] - top[0]) + 1, int(right[0] - left[0]) + 1)
     own = torch.nn.functional.pad(instance.images, (0, 1))[items.image[:, None, None], items.members]
     middle, half = (items.low + items.high) / 2, (items.high - items.low) / 2
     count, variables = len(items), items.members[0].numel()
