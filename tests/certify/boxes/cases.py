@@ -10,6 +10,7 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
+from l0tre.certify.boxes.bounders import FormBounder, WindowBounder
 from l0tre.certify.boxes.box_bounds import box_items
 from l0tre.certify.boxes.box_search import BoxSearch
 from l0tre.certify.boxes.pair_forms import PixelForms, make_singles
@@ -79,7 +80,16 @@ def cluster_search(
         images, labels = case.image[None], [case.label]
     none = [None] * len(images)
     chosen = torch.tensor(list(labels))
+    tuning = replace(tuning, meeting_share=1.0)  # by windows, however many pixels of these small inputs meet
     return prover_of(case, memory, tuning).search_boxes(t, images.flatten(1), AllRivals(chosen), none, pulse=pulse)
+
+
+def windows_of(search: BoxSearch) -> Windowed:
+    """What a search bounds with in windows."""
+    bounder = search.bounder
+    windowed = bounder.windowed if isinstance(bounder, WindowBounder | FormBounder) else None
+    assert windowed is not None
+    return windowed
 
 
 def several(case: Case, count: int, seed: int = 0) -> tuple[Tensor, list[int]]:
@@ -94,7 +104,7 @@ def windowed_of(
     case: Case, t: int, images: int = 2, *, memory: int = 2**24, tuning: Tuning = DEFAULT_TUNING
 ) -> Windowed:
     """Network and some images, ready for bounds."""
-    return cluster_search(case, t, *several(case, images), memory=memory, tuning=tuning).windowed
+    return windows_of(cluster_search(case, t, *several(case, images), memory=memory, tuning=tuning))
 
 
 def pixel_sets(windowed: Windowed, t: int, draw: random.Random, most: int) -> list[tuple[int, ...]]:

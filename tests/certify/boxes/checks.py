@@ -10,7 +10,7 @@ from torch import Tensor
 from l0tre.certify.boxes.range_parts import Found, full_boxes
 from l0tre.certify.boxes.windowed import Windowed
 from l0tre.certify.regions.nodes import BoxNodes, shares
-from tests.certify.boxes.cases import cluster_search, directions, inputs_at, margins_at, several
+from tests.certify.boxes.cases import cluster_search, directions, inputs_at, margins_at, several, windows_of
 from tests.certify.oracle import exact_minimum
 from tests.certify.random_networks import Case
 
@@ -95,4 +95,4 @@ def windowed_with_labels(case: Case, images: int, memory: int = 2**24, t: int = 
     """The case's image, and others with the network's own decisions."""
     chosen, _ = several(case, images)
     labels = case.network.scores(chosen).argmax(1).tolist()
-    return cluster_search(case, t, chosen, [case.label, *labels[1:]], memory=memory).windowed
+    return windows_of(cluster_search(case, t, chosen, [case.label, *labels[1:]], memory=memory))

@@ -27,6 +27,7 @@ from tests.certify.boxes.cases import (
     several,
     values_of,
     windowed_of,
+    windows_of,
 )
 from tests.certify.boxes.recipes import RECIPES
 
@@ -100,7 +101,7 @@ def test_the_order_of_pixels_and_images_is_without_effect(name: str) -> None:
     assert torch.allclose(least(lower_forms(small, nodes)), bounds, rtol=0, atol=1e-11)
     images, labels = several(case, 4)
     for image in range(4):
-        alone = cluster_search(case, 3, images[image : image + 1], labels[image : image + 1]).windowed
+        alone = windows_of(cluster_search(case, 3, images[image : image + 1], labels[image : image + 1]))
         own = nodes.image == image
         moved = nodes.pick(own)
         moved = BoxNodes(torch.zeros_like(moved.image), moved.cells, moved.low, moved.high, moved.depth)

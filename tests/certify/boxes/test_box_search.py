@@ -12,10 +12,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from l0tre.certify.boxes import bounders as bounders_module
 from l0tre.certify.boxes import box_search as search_module
 from l0tre.certify.boxes import disjoint_pairs as disjoint_module
 from l0tre.certify.boxes import first_pass as first_pass_module
 from l0tre.certify.boxes import overlapping_pairs as overlapping_module
+from l0tre.certify.boxes.bounders import WindowBounder
 from l0tre.certify.boxes.box_bounds import lower_bounds
 from l0tre.certify.boxes.box_search import BoxSearch
 from l0tre.certify.boxes.windowed import Windowed
@@ -34,6 +36,7 @@ from tests.certify.boxes.cases import (
     prover_of,
     several,
     share_left,
+    windows_of,
 )
 from tests.certify.boxes.planted import PLANTED, PLANTED_DEPTHS, planted_windows, tied
 from tests.certify.boxes.recipes import RELU, TANH, Recipe, conv, leaky, pool
@@ -238,7 +241,7 @@ def test_a_device_without_memory_loses_nothing(name: str, t: int, monkeypatch: p
         return work(*arguments)
 
     for part in ("first_pass", "lower_bounds"):
-        monkeypatch.setattr(search_module, part, partial(scarce, getattr(search_module, part)))
+        monkeypatch.setattr(bounders_module, part, partial(scarce, getattr(bounders_module, part)))
     search, proved = cluster_search(case, t), Fraction(0)
     most = search.batch
     while search.open():
@@ -248,7 +251,7 @@ def test_a_device_without_memory_loses_nothing(name: str, t: int, monkeypatch: p
     assert proved == search.total
     search = cluster_search(case, t)
     search.batch = 1
-    monkeypatch.setattr(search_module, "first_pass", partial(scarce, first_pass_module.first_pass))
+    monkeypatch.setattr(bounders_module, "first_pass", partial(scarce, first_pass_module.first_pass))
     calls = itertools.count()
     with pytest.raises(ModelError, match="too little memory"):
         search.step()
@@ -354,7 +357,7 @@ def test_bounds_that_are_no_numbers_prove_nothing(value: float, monkeypatch: pyt
         bounds[:, 0] = value
         return bounds, forms
 
-    monkeypatch.setattr(search_module, "lower_bounds", broken)
+    monkeypatch.setattr(bounders_module, "lower_bounds", broken)
     search = cluster_search(balanced(RECIPES["plain"], 0, 1, 0.0, by=5.0), 1)
     search.batch = 4
     assert sum((search.step().shares.get(0, Fraction(0)) for _ in range(2)), Fraction(0)) == 0
@@ -381,7 +384,7 @@ def test_each_image_pays_for_its_own_rounding(name: str, t: int) -> None:
     search = cluster_search(case, t, torch.stack([case.image, case.image]), [case.label, case.label])
     slack = search.instance.slack.clone()
     slack[1] = 1e6
-    search.windowed = replace(search.windowed, instance=replace(search.instance, slack=slack))
+    search.bounder = WindowBounder(replace(windows_of(search), instance=replace(search.instance, slack=slack)))
     search.batch = 64
     steps = [search.step() for _ in range(4)]
     proved = [sum((step.shares.get(row, Fraction(0)) for step in steps), Fraction(0)) for row in (0, 1)]

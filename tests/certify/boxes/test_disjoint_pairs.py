@@ -19,6 +19,7 @@ from l0tre.certify.boxes.margin_errors import is_safe
 from l0tre.certify.boxes.range_parts import Found, children, full_boxes, pair_boxes
 from l0tre.certify.boxes.window_forms import Items
 from l0tre.certify.boxes.windowed import Windowed, can_interact
+from l0tre.certify.relax.instance import Instance
 from l0tre.certify.relax.interval import Interval
 from tests.certify.boxes.cases import all_cells, balanced, directions, features_at
 from tests.certify.boxes.checks import check_counts, check_oracle, check_safe, windowed_with_labels
@@ -123,14 +124,14 @@ def watched(sums: "disjoint_module._Sums", open_: Tensor, monkeypatch: pytest.Mo
         seen.append(ranges)
         return interval_margins(windowed, image, ranges)
 
-    def spy_above(windowed: Windowed, image: Tensor, margins: Tensor, t: int) -> Tensor:
+    def spy_safe(instance: Instance, image: Tensor, margins: Tensor, t: int) -> Tensor:
         assert t == 2
         assert image.tolist() == [sums.image]
-        return is_safe(windowed.instance, image, margins, t)
+        return is_safe(instance, image, margins, t)
 
     with monkeypatch.context() as patch:
         patch.setattr(disjoint_module, "interval_margins", spy)
-        patch.setattr(disjoint_module, "above", spy_above)
+        patch.setattr(disjoint_module, "is_safe", spy_safe)
         safe = sums.prove(open_)
     low, high = (torch.cat(parts) for parts in zip(*seen, strict=True))
     assert len(low) == len(open_)

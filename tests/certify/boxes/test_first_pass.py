@@ -22,6 +22,7 @@ from tests.certify.boxes.cases import (
     cluster_search,
     every_set,
     whole_boxes,
+    windows_of,
 )
 from tests.certify.boxes.checks import check_counts, check_safe, covers, windowed_with_labels
 from tests.certify.boxes.planted import PLANTED, PLANTED_DEPTHS, planted_windows, tied
@@ -146,12 +147,14 @@ def test_the_first_pass_over_several_images_is_that_over_each(t: int) -> None:
         found = set()
         for image in range(3):
             check_safe(case, windowed, together, whole_boxes(windowed, every_set(windowed, t), image))
-            own = cluster_search(
-                case,
-                t,
-                windowed.instance.images[[image]].float().view(1, *recipe.shape),
-                [int(windowed.instance.specification.labels[image])],
-            ).windowed
+            own = windows_of(
+                cluster_search(
+                    case,
+                    t,
+                    windowed.instance.images[[image]].float().view(1, *recipe.shape),
+                    [int(windowed.instance.specification.labels[image])],
+                )
+            )
             for alone in (first_pass(windowed, torch.tensor([image]), t), first_pass(own, torch.tensor([0]), t)):
                 assert alone.proved == together.proved[image : image + 1]
                 assert len(alone.left) == int((together.left.image == image).sum())

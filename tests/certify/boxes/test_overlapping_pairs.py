@@ -24,7 +24,15 @@ from l0tre.certify.boxes.window_forms import Items
 from l0tre.certify.boxes.windowed import Windowed, can_interact
 from l0tre.certify.regions.nodes import join
 from l0tre.certify.relax.interval import Interval
-from tests.certify.boxes.cases import all_cells, balanced, cluster_search, directions, features_at, values_of
+from tests.certify.boxes.cases import (
+    all_cells,
+    balanced,
+    cluster_search,
+    directions,
+    features_at,
+    values_of,
+    windows_of,
+)
 from tests.certify.boxes.checks import check_counts, check_oracle, check_safe, windowed_with_labels
 from tests.certify.boxes.recipes import RELU, SIGMOID, TANH, Recipe, conv, leaky, pool
 
@@ -240,7 +248,7 @@ def test_a_part_that_is_no_number_proves_nothing(bend: str, value: float, monkey
     """One part of one pixel's range in one of two images: just the pairs with it are not proved."""
     monkeypatch.setattr(overlapping_module, "HALVINGS", 1)
     case = balanced(NO_NUMBERS[bend], 1, 2, 0.0, by=50.0)
-    windowed = cluster_search(case, 2, torch.stack([case.image] * 2), [case.label] * 2).windowed
+    windowed = windows_of(cluster_search(case, 2, torch.stack([case.image] * 2), [case.label] * 2))
     cells, pairs = overlapping_of(windowed)
     images = torch.tensor([1, 0])
     assert overlapping_pairs(windowed, images, cells, pairs).proved == [len(pairs)] * 2

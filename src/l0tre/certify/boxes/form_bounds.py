@@ -48,8 +48,7 @@ class FormInstance:
 def make_form_instance(forward: Forward, windows: LocalNetwork | None, instance: Instance, budget: int) -> FormInstance:
     """Prepare images."""
     tail = make_tail(forward.plan, instance.rows.shape[1])
-    # Forms are wanted at the tail's start, so they are added there at the latest.
-    joints = tuple(joint for joint in find_joints(forward.plan) if joint.place <= tail.start)
+    joints = find_joints(forward.plan, tail.start)  # forms are wanted there, so they are added there at the latest
     return FormInstance(forward, joints, tail, windows, instance, extents(instance), budget)
 
 
@@ -64,8 +63,9 @@ def form_bounds(forms: FormInstance, nodes: BoxNodes) -> tuple[Tensor, Tensor]:
         The bounds, and float64 ``[nodes, rivals, t * width]``, coefficients of each value's ``u`` from -1 to 1.
     """
     rivals, t = forms.instance.rows.shape[1], nodes.cells.shape[1]
-    bounds = forms.instance.images.new_empty(len(nodes), rivals)
-    slopes = bounds.new_empty(len(nodes), rivals, nodes.low[0].numel() if len(nodes) else 0)
+    # What no way reaches must not look proved.
+    bounds = forms.instance.images.new_full((len(nodes), rivals), math.nan)
+    slopes = bounds.new_zeros(len(nodes), rivals, nodes.low[0].numel() if len(nodes) else 0)
     for way, rows in _ways(forms, nodes):
         size = item_bytes(forms.forward, 1 + nodes.low[0].numel(), way.place, forms.tail.end)
         for part in rows.split(max(1, forms.budget // size)):

@@ -44,11 +44,11 @@ def only_connections(plan: Plan) -> list[int]:
     return found
 
 
-def find_joints(plan: Plan) -> tuple[Joint, ...]:
-    """The joints of a network, the last one of each sight, in order."""
+def find_joints(plan: Plan, end: int) -> tuple[Joint, ...]:
+    """The joints of a network up to an operation, the last one of each sight, in order; the first adds up anything."""
     operations, sight = plan.graph.operations, (0, 0)
     connections, found = set(only_connections(plan)), dict[Sight, Joint]()
-    for place, operation in enumerate(operations):
+    for place, operation in enumerate(operations[: end + 1]):
         if is_nonlinear(operation):
             if place not in plan.receptive_fields:
                 break  # it sees everything
