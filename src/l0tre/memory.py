@@ -10,13 +10,11 @@ from l0tre.errors import ConfigError, ModelError
 from l0tre.limits import free_host_bytes
 from l0tre.model.network import Network
 from l0tre.model.rounding import Peaks
+from l0tre.tuning import DEFAULT_TUNING, Tuning
 
 __all__ = ["Batcher", "default_budget", "parse_size"]
 
 SHARE = 0.25  # of the memory that is free at the start
-# Activations of one batch, in bytes: on a CPU more than fits its caches is slower, on a GPU more is no faster.
-BATCH_BYTES = {"cpu": 2**25, "cuda": 2**33}
-LEAST_ROWS = 32  # large networks are slower with smaller batches than this
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -47,10 +45,10 @@ class Batcher:
     halves it and goes on.
     """
 
-    def __init__(self, network: Network, budget: int) -> None:
+    def __init__(self, network: Network, budget: int, tuning: Tuning = DEFAULT_TUNING) -> None:
         self.network = network
-        useful = BATCH_BYTES["cuda" if network.device.type == "cuda" else "cpu"] // network.sample_bytes
-        self.rows = max(1, min(max(useful, LEAST_ROWS), budget // network.sample_bytes))
+        useful = tuning.batch_bytes.on(network.device) // network.sample_bytes
+        self.rows = max(1, min(max(useful, tuning.least_rows), budget // network.sample_bytes))
 
     def run(self, count: int, make: Callable[[int, int], Tensor], peaks: Peaks | None = None) -> Tensor:
         """Scores of rows that are made as they are needed.

@@ -1,7 +1,6 @@
 """Proofs left in the middle: gone on with under the tree they belong to, dropped where they cannot be right."""
 
 import hashlib
-import itertools
 import sqlite3
 import struct
 from fractions import Fraction
@@ -14,18 +13,19 @@ from torch import nn
 
 import l0tre
 from l0tre.certify import prover as prover_module
-from l0tre.certify.boxes import box_search as clusters_module
 from l0tre.certify.proof import Proof
 from l0tre.certify.regions.nodes import shares
 from l0tre.certify.regions.tree import Tree, make_tree
 from l0tre.domain import make_domain
 from l0tre.errors import StoreError
-from l0tre.evaluation import visit as visiting
 from l0tre.store import open_run, read_snapshot
+from l0tre.tuning import PerDevice, Tuning
 from tests.store.editing import edit, make_old
 
 SIZE, PLACE, WIDTH = 8, 0.37, 0.02
-OPTIONS: dict[str, Any] = {"max_t": 1, "guarantee": "certified", "attack_queries": 0}
+# Every batch is a recorded step, so that a proof of milliseconds can be left in its middle.
+TUNING = Tuning(record_seconds=0.0, box_step_seconds=0.0, boxes=PerDevice(3, 3))
+OPTIONS: dict[str, Any] = {"max_t": 1, "guarantee": "certified", "attack_queries": 0, "tuning": TUNING}
 
 
 def spotted(feature: int, *, image: bool = False) -> l0tre.Network:
@@ -54,22 +54,11 @@ def turned(domain: l0tre.Domain, graph: Any = None) -> Tree:
     return Tree(tree.depth, tree.order.roll(tree.slots // 2), tree.sizes, tree.heights)
 
 
-@pytest.fixture(autouse=True)
-def _short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every batch is a recorded step, so that a proof of milliseconds can be left in its middle."""
-    ticks = itertools.count()
-    clock = type("Clock", (), {"monotonic": staticmethod(lambda: float(next(ticks)))})
-    monkeypatch.setattr(clusters_module, "time", clock)
-    monkeypatch.setattr(clusters_module, "STEP_SECONDS", 1.5)
-    monkeypatch.setattr(clusters_module, "MOST_BOXES", {"cpu": 3})
-    monkeypatch.setattr(visiting, "STEP_SECONDS", 0.0)
-
-
 def leave(folder: Path, network: l0tre.Network) -> Proof:
     """A run that stops when something is proved but not all; gives the proof that it leaves."""
     l0tre.evaluate(network, image_of(network), [0], out=folder, time_budget=0.0, **OPTIONS)
     while not any(proof.proved for proof in stored(folder).values()):
-        assert not l0tre.resume(folder, network, time_budget=0.0).finished
+        assert not l0tre.resume(folder, network, time_budget=0.0, tuning=TUNING).finished
     (proof,) = stored(folder).values()
     return proof
 
@@ -115,7 +104,7 @@ def test_under_another_tree_the_level_begins_anew(image: bool, tmp_path: Path, m
         before = leave(folder, network)
         with monkeypatch.context() as patch:
             patch.setattr(prover_module, "make_tree", turned)
-            l0tre.resume(folder, network, time_budget=0.0)
+            l0tre.resume(folder, network, time_budget=0.0, tuning=TUNING)
             after = stored(folder).get(0)
             if after is not None:
                 tree = turned(make_domain(network.input_shape), network.exact)

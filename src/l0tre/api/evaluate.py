@@ -19,6 +19,7 @@ from l0tre.evaluation.results import Snapshot
 from l0tre.model.load import Source
 from l0tre.model.reference import is_reference
 from l0tre.store import Inputs, Run, create_run, open_run, read_config, read_inputs
+from l0tre.tuning import DEFAULT_TUNING, Tuning
 
 __all__ = ["anytime", "begin", "evaluate", "resume", "resume_anytime"]
 
@@ -43,6 +44,7 @@ def evaluate(
     out: str | Path | None = None,
     stop: Callable[[], bool] = lambda: False,
     extra_config: Mapping[str, Any] | None = None,
+    tuning: Tuning = DEFAULT_TUNING,
 ) -> Snapshot:
     """Evaluate a set of inputs and return the final bounds.
 
@@ -68,6 +70,7 @@ def evaluate(
         out: A new folder for a run that survives a crash and can be resumed.
         stop: Asked between two steps; ends the evaluation with what there is.
         extra_config: More entries for the stored configuration.
+        tuning: How much is done at a time and for how long; changes speed only, and is not stored.
 
     Returns:
         The last snapshot, which is the result.
@@ -95,6 +98,7 @@ def evaluate(
             out=out,
             stop=stop,
             extra_config=extra_config,
+            tuning=tuning,
         )
     )
 
@@ -119,6 +123,7 @@ def anytime(
     out: str | Path | None = None,
     stop: Callable[[], bool] = lambda: False,
     extra_config: Mapping[str, Any] | None = None,
+    tuning: Tuning = DEFAULT_TUNING,
 ) -> Iterator[Snapshot]:
     """Evaluate a set of inputs, giving out the bounds after every step; stop whenever you like.
 
@@ -149,6 +154,7 @@ def anytime(
         out=out,
         stop=stop,
         extra_config=extra_config,
+        tuning=tuning,
     )
 
 
@@ -164,6 +170,7 @@ def begin(
     out: str | Path | None = None,
     stop: Callable[[], bool] = lambda: False,
     extra_config: Mapping[str, Any] | None = None,
+    tuning: Tuning = DEFAULT_TUNING,
 ) -> Iterator[Snapshot]:
     """As :func:`anytime`, with how to search gathered in ``settings``."""
     _check_budget(time_budget)
@@ -176,6 +183,7 @@ def begin(
         domain=domain,
         settings=settings,
         extra_config={"data": {"name": data.name}, **(extra_config or {})},
+        tuning=tuning,
     )
     state = start(problem)
     if out is None:
@@ -214,6 +222,7 @@ def resume(
     time_budget: float | None = None,
     stop: Callable[[], bool] = lambda: False,
     trust_run: bool = False,
+    tuning: Tuning = DEFAULT_TUNING,
 ) -> Snapshot:
     """Go on with a run folder where it stopped, to its end; no finished step is repeated.
 
@@ -226,6 +235,7 @@ def resume(
         stop: Asked between two steps.
         trust_run: Import the Python code that the run names, without your naming it again. Code inside the run folder
             is never imported.
+        tuning: As for :func:`evaluate`.
 
     Returns:
         The last snapshot, seconds and queries counted from the run's very start.
@@ -234,7 +244,9 @@ def resume(
         StoreError: If the folder is not a run, is damaged, or the network is another one.
     """
     return _last(
-        resume_anytime(folder, network, device=device, time_budget=time_budget, stop=stop, trust_run=trust_run)
+        resume_anytime(
+            folder, network, device=device, time_budget=time_budget, stop=stop, trust_run=trust_run, tuning=tuning
+        )
     )
 
 
@@ -246,6 +258,7 @@ def resume_anytime(
     time_budget: float | None = None,
     stop: Callable[[], bool] = lambda: False,
     trust_run: bool = False,
+    tuning: Tuning = DEFAULT_TUNING,
 ) -> Iterator[Snapshot]:
     """As :func:`resume`, giving out the bounds after every step.
 
@@ -276,6 +289,7 @@ def resume_anytime(
         domain=inputs.domain,
         settings=Settings(**config["settings"]),
         extra_config=config,
+        tuning=tuning,
     )
     run = open_run(folder)
     try:

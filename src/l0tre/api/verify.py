@@ -20,6 +20,7 @@ from l0tre.evaluation.problem import GuaranteeWish, Problem, Settings, make_prob
 from l0tre.evaluation.results import Guarantee, ImageBounds, Snapshot, Witness
 from l0tre.findings import Evidence
 from l0tre.model.load import Source
+from l0tre.tuning import DEFAULT_TUNING, Tuning
 
 __all__ = ["Verdict", "verify"]
 
@@ -82,6 +83,7 @@ def verify(
     stop: Callable[[], bool] = lambda: False,
     certificate: str | Path | None = None,
     about: Mapping[str, Any] | None = None,
+    tuning: Tuning = DEFAULT_TUNING,
 ) -> Verdict:
     """Decide whether one input keeps its decision when at most ``radius`` groups change.
 
@@ -103,6 +105,7 @@ def verify(
         stop: Asked between two steps.
         certificate: File for the proof, written if the answer is ``safe``; see :func:`l0tre.check`.
         about: More entries for the certificate's description.
+        tuning: As for :func:`l0tre.evaluate`.
 
     Returns:
         The verdict.
@@ -137,6 +140,7 @@ def verify(
             attack_queries=attack_queries,
         ),
         extra_config={"data": {"name": data.name}},
+        tuning=tuning,
     )
     if certificate is not None and problem.settings.guarantee != "certified":
         why = problem.config["guarantee"].get("note", f"the guarantee is {problem.settings.guarantee}")

@@ -8,6 +8,7 @@ from torch import Tensor
 from l0tre.errors import ModelError
 from l0tre.memory import Batcher
 from l0tre.model.network import Network, exact_float32
+from l0tre.tuning import DEFAULT_TUNING, Tuning
 
 __all__ = ["Meter", "has_gradients"]
 
@@ -33,16 +34,25 @@ class Meter:
     """A network, its memory budget, and the queries that were spent on each image.
 
     Attributes:
+        tuning: How large batches are.
         forwards: int64 ``[images]``, forward passes so far.
         backwards: int64 ``[images]``, backward passes so far.
         halted: Whether the work should stop; asked inside long steps.
         watch: Called after every query.
     """
 
-    def __init__(self, network: Network, images: int, memory: int, halted: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        network: Network,
+        images: int,
+        memory: int,
+        halted: Callable[[], bool] = lambda: False,
+        tuning: Tuning = DEFAULT_TUNING,
+    ) -> None:
         self.network = network
         self.memory = memory
-        self.batcher = Batcher(network, memory)
+        self.tuning = tuning
+        self.batcher = Batcher(network, memory, tuning)
         self.forwards = torch.zeros(images, dtype=torch.int64, device=network.device)
         self.backwards = torch.zeros(images, dtype=torch.int64, device=network.device)
         self.halted = halted

@@ -15,24 +15,21 @@ from l0tre.certify.regions.nodes import BoxNodes
 from l0tre.errors import InternalError
 from l0tre.findings import Evidence, Findings, Halted
 from l0tre.objective import Specification
+from l0tre.tuning import Tuning
 
 __all__ = ["ProofSearch", "begin_search"]
-
-HALT_SECONDS = 5.0  # that a step may take after it should stop; its work is then lost
-
-CELL_PATIENCE = 128  # nodes of cells for an image before boxes of values are tried
-HOPELESS = -5.0  # so are they if the bound of all sets at once is below this many times the image's own margin
 
 
 class _Clock:
     """Ends a step that takes too long after somebody asked to stop."""
 
-    def __init__(self, halted: Callable[[], bool]) -> None:
+    def __init__(self, halted: Callable[[], bool], grace: float) -> None:
         self.halted = halted
+        self.grace = grace
         self.began = time.monotonic()
 
     def pulse(self) -> None:
-        if time.monotonic() - self.began > HALT_SECONDS and self.halted():
+        if time.monotonic() - self.began > self.grace and self.halted():
             raise Halted
 
 
@@ -51,6 +48,7 @@ class ProofSearch:
         proofs: Sequence[Proof],
         indices: Sequence[int],
         clock: _Clock,
+        tuning: Tuning,
         *,
         hands_over: bool,
         evidence: bool,
@@ -62,6 +60,7 @@ class ProofSearch:
             proofs: What is known of each row so far.
             indices: Positions of the images in the user's data, for messages.
             clock: Whose pulse the search feels.
+            tuning: When cells give up.
             hands_over: Whether rows that cells prove too little of are given up, for boxes to take over.
             evidence: Whether findings carry the proved nodes.
         """
@@ -69,6 +68,7 @@ class ProofSearch:
         self.proofs = list(proofs)
         self.indices = indices
         self.clock = clock
+        self.tuning = tuning
         self.hands_over = hands_over and isinstance(search, CellSearch)
         self.evidence = evidence
         self.handed: set[int] = set()
@@ -131,10 +131,11 @@ class ProofSearch:
 
     def _hand_over(self) -> None:
         assert isinstance(self.search, CellSearch)
+        outlook, tuning = self.search.outlook, self.tuning
         rows = [
             row
             for row in self.open
-            if self.proofs[row].nodes >= CELL_PATIENCE or self.search.outlook.get(row, 0.0) < HOPELESS
+            if self.proofs[row].nodes >= tuning.cell_patience or outlook.get(row, 0.0) < tuning.hopeless
         ]
         self.drop(rows)
         self.handed.update(rows)
@@ -188,9 +189,9 @@ def begin_search(
     Returns:
         The search.
     """
-    clock = _Clock(halted)
+    clock = _Clock(halted, prover.tuning.grace_seconds)
     begin = prover.search_boxes if boxes else prover.search_cells
     search = begin(t, images, specification, proofs, pulse=clock.pulse)
     tree = prover.tree.digest
     known = [proof or Proof(t, Fraction(0), search.total, tree=tree) for proof in proofs]
-    return ProofSearch(search, known, indices, clock, hands_over=hands_over, evidence=evidence)
+    return ProofSearch(search, known, indices, clock, prover.tuning, hands_over=hands_over, evidence=evidence)

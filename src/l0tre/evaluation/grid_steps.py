@@ -55,7 +55,9 @@ def sample_all(ledger: Ledger) -> Iterator[None]:
     for image in todo:
         generator = torch.Generator().manual_seed(settings.seed + ledger.state.bounds[image].index)
         images, claims = problem.images[image : image + 1], problem.specification.pick([image])
-        search = SampleSearch(ledger.batcher, level, images, claims, settings.sample_ms / 1000, generator)
+        search = SampleSearch(
+            ledger.batcher, level, images, claims, settings.sample_ms / 1000, generator, problem.tuning
+        )
         yield from visit(ledger, work, search, [image])
 
 
@@ -65,8 +67,8 @@ def _go_through(
     """One level for some images, block by block."""
     problem = ledger.problem
     level = make_level(problem.domain, problem.grid, t)
-    engine = choose_engine(problem.network, problem.domain, problem.grid)
-    scanner, most, width = make_scanner(engine, level, ledger.batcher, problem.settings.memory_bytes)
+    engine = choose_engine(problem.network, problem.domain, problem.grid, problem.tuning)
+    scanner, most, width = make_scanner(engine, level, ledger.batcher, problem.settings.memory_bytes, problem.tuning)
     work = Level(t, todo)
     for block in _blocks(ledger, todo, most):
         kept = [ledger.state.partials[image] for image in block if image in ledger.state.partials]

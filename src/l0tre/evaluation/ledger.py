@@ -32,7 +32,7 @@ class Ledger:
         self.problem = problem
         self.state = state
         self.recorder = recorder
-        self.batcher = Batcher(problem.network, problem.settings.memory_bytes)
+        self.batcher = Batcher(problem.network, problem.settings.memory_bytes, problem.tuning)
         self.t = 1
         self.share = 0.0
         self.halted: Callable[[], bool] = lambda: False

@@ -21,6 +21,7 @@ from l0tre.memory import Batcher, default_budget
 from l0tre.model.confirm import check_points, differs
 from l0tre.model.network import Network
 from l0tre.objective import LabelMargin, Objective, Specification, specify
+from l0tre.tuning import DEFAULT_TUNING, Tuning
 
 __all__ = ["GuaranteeWish", "Problem", "Settings", "cannot_certify", "make_problem", "start"]
 
@@ -90,6 +91,7 @@ class Problem:
         grid: float32 ``[groups, points, width]``.
         settings: How to search.
         config: All of this in words and numbers, for files.
+        tuning: How much is done at a time; a matter of this process, so that no file has it.
     """
 
     network: Network
@@ -101,6 +103,7 @@ class Problem:
     grid: Tensor
     settings: Settings
     config: Mapping[str, Any]
+    tuning: Tuning = DEFAULT_TUNING
 
     @property
     def labels(self) -> Tensor:
@@ -118,6 +121,7 @@ def make_problem(
     settings: Settings | None = None,
     objective: Objective | None = None,
     extra_config: Mapping[str, Any] | None = None,
+    tuning: Tuning = DEFAULT_TUNING,
 ) -> Problem:
     """Check everything and set up an evaluation.
 
@@ -130,6 +134,7 @@ def make_problem(
         settings: How to search.
         objective: What must not change; default the decision for the label.
         extra_config: More entries for ``config``, such as file names.
+        tuning: How much is done at a time.
 
     Returns:
         The problem, without the inputs that the network misclassifies.
@@ -152,7 +157,7 @@ def make_problem(
     settings, reason = _decide(network, settings, domain, images)
     if settings.guarantee != "certified":
         count_sets(domain.groups, settings.max_t)  # refuses a space that is too large to number
-    scores = Batcher(network, settings.memory_bytes).run(len(images), lambda a, b: images[a:b])
+    scores = Batcher(network, settings.memory_bytes, tuning).run(len(images), lambda a, b: images[a:b])
     if not torch.isfinite(scores).all():
         bad = int((~torch.isfinite(scores)).any(1).nonzero()[0])
         raise ModelError(f"the network gives NaN or infinite scores for image {places[bad]}: check the model")
@@ -161,7 +166,7 @@ def make_problem(
     whole = network
     network, specification = specify(whole, objective or LabelMargin(), wanted)
     if network is not whole:  # a view has scores of its own
-        scores = Batcher(network, settings.memory_bytes).run(len(images), lambda a, b: images[a:b])
+        scores = Batcher(network, settings.memory_bytes, tuning).run(len(images), lambda a, b: images[a:b])
         wanted, predicted = specification.labels, scores.argmax(1)
     correct = specification.margins(scores) > 0
     excluded = tuple(
@@ -199,6 +204,7 @@ def make_problem(
         make_grid(domain, settings.epsilon, settings.grid, _colours(domain, settings)).to(network.device),
         settings,
         config,
+        tuning,
     )
 
 

@@ -13,8 +13,6 @@ __all__ = ["Level", "OnEvidence", "visit"]
 # What is told of proved nodes: the level, the place of the image, the nodes.
 OnEvidence = Callable[[int, int, Evidence], None]
 
-STEP_SECONDS = 1.0  # between two recorded steps
-
 
 @dataclass
 class Level:
@@ -94,7 +92,8 @@ def visit(
         level.over.update(closed)
         now = time.monotonic()
         out_of_time = now - began > patience
-        if now - last >= STEP_SECONDS or len(left) < len(rows) or out_of_time or not found.queries or ledger.halted():
+        pause = ledger.problem.tuning.record_seconds
+        if now - last >= pause or len(left) < len(rows) or out_of_time or not found.queries or ledger.halted():
             ledger.spend([block[row] for row in rows], now - last, 0)
             last = now
             for row in left:

@@ -13,10 +13,9 @@ from l0tre.exhaustive.ranking import empty_ranking, update
 from l0tre.findings import Findings
 from l0tre.memory import Batcher
 from l0tre.objective import Specification
+from l0tre.tuning import DEFAULT_TUNING, Tuning
 
 __all__ = ["SampleSearch", "sample"]
-
-LOOKING = 0.6  # share of the time for random subspaces; the rest is for making one adversarial input smaller
 
 
 @torch.inference_mode()
@@ -27,6 +26,7 @@ def sample(
     specification: Specification,
     seconds: float,
     generator: torch.Generator,
+    tuning: Tuning = DEFAULT_TUNING,
 ) -> tuple[Tensor | None, int]:
     """Look for an adversarial input close to one image.
 
@@ -37,6 +37,7 @@ def sample(
         specification: What must hold of it.
         seconds: When to stop. A batch that has begun is finished; at least one is made.
         generator: Draws the subspaces.
+        tuning: Which share of the time is for them.
 
     Returns:
         The adversarial input ``[values]``, or ``None``; and the forward passes spent.
@@ -57,7 +58,7 @@ def sample(
         if chunk is not None:
             by_score, by_margin = update(by_score, chunk, "score"), update(by_margin, chunk, "margin")
             queries += len(sets) * level.points
-        if spent() >= LOOKING or bool(by_margin.values[0, 0] < 0) or queries >= level.sets * level.points:
+        if spent() >= tuning.sampling_share or bool(by_margin.values[0, 0] < 0) or queries >= level.sets * level.points:
             break
     for ranking in (by_margin, by_score):
         found, changed, each = accumulate(batcher, level, image, specification, ranking)
@@ -84,10 +85,11 @@ class SampleSearch:
         specification: Specification,
         seconds: float,
         generator: torch.Generator,
+        tuning: Tuning = DEFAULT_TUNING,
     ) -> None:
         """Get ready; the arguments are those of :func:`sample`."""
         self.batcher, self.level, self.image, self.specification = batcher, level, image, specification
-        self.seconds, self.generator = seconds, generator
+        self.seconds, self.generator, self.tuning = seconds, generator, tuning
         self.open = [0]
 
     def rows(self) -> list[int]:
@@ -98,7 +100,7 @@ class SampleSearch:
         """Look for a witness."""
         self.open = []
         changed, queries = sample(
-            self.batcher, self.level, self.image, self.specification, self.seconds, self.generator
+            self.batcher, self.level, self.image, self.specification, self.seconds, self.generator, self.tuning
         )
         return Findings({0: queries}, [] if changed is None else [(0, changed)])
 

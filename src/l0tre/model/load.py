@@ -2,15 +2,12 @@
 
 import copy
 import hashlib
-import inspect
 import math
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -20,8 +17,10 @@ from l0tre.model.aten import UnsupportedOperationError
 from l0tre.model.calls import graph_from_calls, run_calls
 from l0tre.model.confirm import check_points, differs
 from l0tre.model.double import double_module
+from l0tre.model.fingerprint import code_digest, graph_digest, module_digest
 from l0tre.model.footprint import sample_bytes
 from l0tre.model.graph import Graph, run
+from l0tre.model.guarded import black_box, check_shape, guarded
 from l0tre.model.module_import import import_module
 from l0tre.model.network import Network, exact_float32, pick_device
 from l0tre.model.normalise import Normalisation, make_normalisation, prepend
@@ -156,7 +155,7 @@ def _read(source: Source, shape: tuple[int, ...] | None, by_name: ByName) -> _Lo
     if isinstance(source, nn.Module):
         return _read_module(source, shape)
     if callable(source):
-        scores = _guarded(_black_box(source, shape, _name(source)), _name(source))
+        scores = guarded(black_box(source, shape, _name(source)), _name(source))
         return _Loaded(scores, None, shape, "", "a function has no graph of operations")
     raise ModelError(f"cannot load a network from {type(source).__name__}: give a file, a module or a function")
 
@@ -174,7 +173,7 @@ def _read_named(name: str, shape: tuple[int, ...] | None, by_name: ByName) -> _L
         def call(x: Tensor) -> Tensor:
             return run_calls(program, x)
 
-        return _Loaded(_guarded(call, name), graph, graph.input_shape, _digest(graph), double=call)
+        return _Loaded(guarded(call, name), graph, graph.input_shape, graph_digest(graph), double=call)
     if suffix in (".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".h5", ".keras", ".tflite"):
         raise ModelError(
             f"{name}: {suffix} files are not read (most are pickles, which can run code when opened): export the "
@@ -183,7 +182,7 @@ def _read_named(name: str, shape: tuple[int, ...] | None, by_name: ByName) -> _L
     if is_reference(name):
         target = resolve_reference(name)
         loaded = _read(target, shape, by_name)
-        return loaded if loaded.fingerprint else replace(loaded, fingerprint=_code_digest(target))
+        return loaded if loaded.fingerprint else replace(loaded, fingerprint=code_digest(target))
     return _read_module(*by_name(name))
 
 
@@ -201,19 +200,9 @@ def _read_onnx(path: Path) -> _Loaded:
     if graph is None:
         return _Loaded(source, None, onnx_input_shape(path), hashlib.sha256(path.read_bytes()).hexdigest(), note)
     wide = onnx_double_scores(path)
-    return _Loaded(source, graph, graph.input_shape, _digest(graph), double=lambda x: torch.from_numpy(wide(x.numpy())))
-
-
-def _digest(graph: Graph) -> str:
-    """Hash of the operations and weights themselves: a file's bytes may leave out weights kept beside it."""
-    digest = hashlib.sha256()
-    for operation in graph.operations:
-        digest.update(
-            repr((operation.kind, operation.inputs, operation.shape, sorted(operation.attributes.items()))).encode()
-        )
-        for key, value in sorted(operation.tensors.items()):
-            digest.update(key.encode() + value.contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+    return _Loaded(
+        source, graph, graph.input_shape, graph_digest(graph), double=lambda x: torch.from_numpy(wide(x.numpy()))
+    )
 
 
 def _read_module(module: nn.Module, shape: tuple[int, ...]) -> _Loaded:
@@ -227,90 +216,10 @@ def _read_module(module: nn.Module, shape: tuple[int, ...]) -> _Loaded:
         note = str(error)
 
     def place(device: torch.device) -> Callable[[Tensor], Tensor]:
-        return _guarded(copy.deepcopy(frozen).to(device), _name(module))
+        return guarded(copy.deepcopy(frozen).to(device), _name(module))
 
-    digest = _module_digest(frozen, shape) if graph is None else _digest(graph)
-    return _Loaded(_guarded(frozen, _name(module)), graph, shape, digest, note, place, double)
-
-
-def _module_digest(module: nn.Module, shape: tuple[int, ...]) -> str:
-    """Hash of a module that has no graph: its weights, its structure, and the code of its classes."""
-    digest = hashlib.sha256(f"{shape} {module}".encode())
-    for key, value in module.state_dict().items():
-        digest.update(key.encode() + value.contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    for kind in sorted({type(part) for part in module.modules()}, key=lambda kind: kind.__qualname__):
-        with suppress(TypeError, OSError):  # defined at a prompt
-            digest.update(inspect.getsource(kind).encode())
-    return digest.hexdigest()
-
-
-def _code_digest(function: Any) -> str:
-    """Hash of the file that holds a function, so that a run is not resumed with another one; empty if none does."""
-    with suppress(TypeError, OSError):
-        file = inspect.getsourcefile(function)
-        return "" if file is None else hashlib.sha256(Path(file).read_bytes()).hexdigest()
-    return ""
-
-
-def _guarded(call: Callable[[Tensor], Any], name: str) -> Callable[[Tensor], Tensor]:
-    """Wrap the user's own code: it may change what it is given, fail at any input, and return anything."""
-
-    def scores(x: Tensor) -> Tensor:
-        with user_code(lambda why: f"{name} fails on a batch of shape {tuple(x.shape)}: {why}"):
-            result = call(x.clone())
-        if not isinstance(result, Tensor):
-            raise ModelError(f"{name} returns a {type(result).__name__}: expected one tensor of scores")
-        _check_shape(result, len(x), name)
-        return result.to(torch.float32)
-
-    return scores
-
-
-def _check_shape(scores: Tensor, count: int, name: str) -> None:
-    if scores.ndim != 2 or len(scores) != count or scores.shape[1] < 2:
-        raise ModelError(
-            f"{name} gives scores of shape {tuple(scores.shape)} for a batch of {count}: expected ({count}, classes) "
-            "with two classes or more"
-        )
-
-
-def _black_box(function: Callable[..., Any], shape: tuple[int, ...], name: str) -> Callable[[Tensor], Tensor]:
-    """Find out what a function takes: it is given torch tensors if it can use them, else numpy arrays."""
-    sample = torch.zeros(2, *shape)
-
-    def with_torch(x: Tensor) -> Tensor:
-        return _as_scores(function(x.cpu()))
-
-    def with_numpy(x: Tensor) -> Tensor:
-        return _as_scores(function(x.cpu().numpy()))
-
-    reasons = []
-    for call in (with_torch, with_numpy):
-        try:
-            with user_code(str):
-                call(sample.clone())
-        except ModelError as error:
-            reasons.append(str(error))
-        else:
-            return call
-    tried = reasons[0] if reasons[0] == reasons[1] else f"with torch, {reasons[0]}; with numpy, {reasons[1]}"
-    raise ModelError(f"{name} fails on a batch of shape {tuple(sample.shape)}: {tried}")
-
-
-def _as_scores(result: Any) -> Tensor:
-    """What a function returned as a float32 tensor on the CPU."""
-    values = result.cpu() if isinstance(result, Tensor) else torch.as_tensor(_numbers(result))
-    if values.is_complex():
-        raise TypeError("it returns complex numbers, expected scores")
-    return values.to(torch.float32)
-
-
-def _numbers(result: Any) -> np.ndarray:
-    with suppress(ValueError):  # of a ragged sequence
-        array = np.asarray(result)
-        if array.dtype.kind in "biufc":
-            return array
-    raise TypeError(f"it returns a {type(result).__name__}, expected an array of scores")
+    digest = module_digest(frozen, shape) if graph is None else graph_digest(graph)
+    return _Loaded(guarded(frozen, _name(module)), graph, shape, digest, note, place, double)
 
 
 def _finish(loaded: _Loaded, normalisation: Normalisation | None, device: torch.device, name: str) -> Network:
@@ -398,7 +307,7 @@ def _check(
     # The file can ask torch for anything.
     with user_code(lambda why: f"{name} fails on a batch of shape {tuple(x.shape)}: {why}"):
         wanted = reference(x)
-        _check_shape(wanted, len(x), name)
+        check_shape(wanted, len(x), name)
         singles = torch.cat([reference(row[None]) for row in x])
         with exact_float32(device):
             batch, again = forward(x.to(device)).cpu(), forward(x.to(device)).cpu()

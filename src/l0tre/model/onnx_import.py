@@ -16,6 +16,7 @@ from l0tre.model.onnx_limits import refuse_hostile, refuse_large_fold, refuse_la
 from l0tre.model.onnx_operators import FOLDED, OPERATORS
 from l0tre.model.onnx_reference import corrected_operators
 from l0tre.model.onnx_types import refuse_narrow_types, widened
+from l0tre.model.refusals import reason
 
 __all__ = ["import_onnx", "onnx_double_scores", "onnx_input_shape", "onnx_scores"]
 
@@ -283,6 +284,9 @@ def _refuse_unsupported(nodes: Iterable[Any]) -> None:
     for node in nodes:
         if node.domain not in ("", "ai.onnx") or not (node.op_type in OPERATORS or node.op_type in FOLDED):
             operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+            why = reason(node.op_type)
+            if why:
+                raise ModelError(f"ONNX operator {operator} (node {_label(node)}) {why}")
             known, constant = ", ".join(sorted(OPERATORS)), ", ".join(sorted(FOLDED - set(OPERATORS)))
             raise ModelError(
                 f"ONNX operator {operator} (node {_label(node)}) is not supported; supported are {known}, and between "

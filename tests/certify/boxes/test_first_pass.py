@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
-from l0tre.certify.boxes import disjoint_pairs as far_module
-from l0tre.certify.boxes import first_pass as survey_module
-from l0tre.certify.boxes import head as behind_module
-from l0tre.certify.boxes import overlapping_pairs as near_module
+from l0tre.certify.boxes import disjoint_pairs as disjoint_module
+from l0tre.certify.boxes import first_pass as first_pass_module
+from l0tre.certify.boxes import head as head_module
+from l0tre.certify.boxes import overlapping_pairs as overlapping_module
 from l0tre.certify.boxes.affine_forms import AffineForms
 from l0tre.certify.boxes.box_bounds import lower_forms
 from l0tre.certify.boxes.first_pass import first_pass
@@ -22,8 +22,9 @@ from tests.certify.boxes.cases import (
     cluster_search,
     every_set,
     whole_boxes,
+    windows_of,
 )
-from tests.certify.boxes.checks import check_counts, check_safe, covers, ground_with_labels
+from tests.certify.boxes.checks import check_counts, check_safe, covers, windowed_with_labels
 from tests.certify.boxes.planted import PLANTED, PLANTED_DEPTHS, planted_windows, tied
 from tests.certify.boxes.recipes import RELU, SIGMOID, TANH, Recipe, conv, leaky, pool
 from tests.certify.random_networks import Case
@@ -51,7 +52,7 @@ DEEP = {
 
 def start(case: Case, t: int, images: int = 1, memory: int = 2**24) -> tuple[Windowed, Found]:
     """The first_pass of the case's image, and others with the network's own decisions."""
-    windowed = ground_with_labels(case, images, memory, t)
+    windowed = windowed_with_labels(case, images, memory, t)
     return windowed, first_pass(windowed, torch.arange(images), t)
 
 
@@ -105,9 +106,9 @@ def test_parts_of_ranges_at_every_depth(
     name: str, near: int, far: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The boxes of the last depth are left, whatever that is; a little memory makes many small sums."""
-    monkeypatch.setattr(near_module, "HALVINGS", near)
-    monkeypatch.setattr(near_module, "FEW", {"cpu": 0})
-    monkeypatch.setattr(far_module, "HALVINGS", far)
+    monkeypatch.setattr(overlapping_module, "HALVINGS", near)
+    monkeypatch.setattr(overlapping_module, "FEW", {"cpu": 0})
+    monkeypatch.setattr(disjoint_module, "HALVINGS", far)
     case = balanced(DEEP[name], 2 + far[-1], 2, 0.1)
     windowed, found = start(case, 2)
     check_all(windowed, found, 2)
@@ -126,10 +127,10 @@ def test_tables_of_every_size(t: int, single: int, pair: int, entries: int, monk
     """Ranges cut into few parts or none, sets added up a few at a time: coarser, never wrong."""
     case = balanced(FLAT["plain"], 4, t, 0.1)
     _, fine = start(case, t)
-    monkeypatch.setattr(survey_module, "SINGLE_HALVINGS", single)
-    monkeypatch.setattr(survey_module, "PAIR_HALVINGS", pair)
+    monkeypatch.setattr(first_pass_module, "SINGLE_HALVINGS", single)
+    monkeypatch.setattr(first_pass_module, "PAIR_HALVINGS", pair)
     _, coarse = start(case, t)
-    monkeypatch.setattr(survey_module, "ENTRIES", entries)
+    monkeypatch.setattr(first_pass_module, "ENTRIES", entries)
     _, parts = start(case, t)
     assert parts.proved == coarse.proved
     check(case, t)
@@ -137,7 +138,7 @@ def test_tables_of_every_size(t: int, single: int, pair: int, entries: int, monk
 
 
 @pytest.mark.parametrize("t", [1, 2, 3])
-def test_several_images_are_surveyed_as_one_at_a_time(t: int) -> None:
+def test_the_first_pass_over_several_images_is_that_over_each(t: int) -> None:
     """By the same tables, and without any other image at hand."""
     for recipe in (FLAT["padded"], DEEP["two hidden"])[: 2 if t < 3 else 1]:
         case = balanced(recipe, 1, t, 0.2)
@@ -146,12 +147,14 @@ def test_several_images_are_surveyed_as_one_at_a_time(t: int) -> None:
         found = set()
         for image in range(3):
             check_safe(case, windowed, together, whole_boxes(windowed, every_set(windowed, t), image))
-            own = cluster_search(
-                case,
-                t,
-                windowed.instance.images[[image]].float().view(1, *recipe.shape),
-                [int(windowed.instance.specification.labels[image])],
-            ).windowed
+            own = windows_of(
+                cluster_search(
+                    case,
+                    t,
+                    windowed.instance.images[[image]].float().view(1, *recipe.shape),
+                    [int(windowed.instance.specification.labels[image])],
+                )
+            )
             for alone in (first_pass(windowed, torch.tensor([image]), t), first_pass(own, torch.tensor([0]), t)):
                 assert alone.proved == together.proved[image : image + 1]
                 assert len(alone.left) == int((together.left.image == image).sum())
@@ -204,7 +207,7 @@ def test_a_bound_that_is_no_number_proves_nothing(t: int, value: float, monkeypa
         forms[(nodes.cells == cell).any(1).nonzero()[:1, 0], 0, 0] = value
         return forms
 
-    monkeypatch.setattr(survey_module, "lower_forms", broken)
+    monkeypatch.setattr(first_pass_module, "lower_forms", broken)
     again = first_pass(windowed, torch.tensor([0]), t)
     check_all(windowed, again, t)
     sets = {tuple(sorted(cells)) for cells in again.left.cells.tolist()}
@@ -230,8 +233,8 @@ def test_margins_that_are_no_numbers_prove_no_pairs(value: float, monkeypatch: p
 
     windowed, found = start(balanced(DEEP["hidden"], 0, 2, 0.0, by=5.0), 2)
     assert found.proved[0] > 0
-    monkeypatch.setattr(behind_module, "margin_forms", broken_forms)
-    for module in (behind_module, far_module, near_module):
+    monkeypatch.setattr(head_module, "margin_forms", broken_forms)
+    for module in (head_module, disjoint_module, overlapping_module):
         monkeypatch.setattr(module, "interval_margins", broken_ranges)
     again = first_pass(windowed, torch.tensor([0]), 2)
     assert again.proved == [0]
@@ -244,7 +247,7 @@ def test_sums_that_are_no_numbers_prove_no_sets(value: float) -> None:
     sets = torch.tensor([[0, 1], [0, 2], [1, 2]])
     change = torch.zeros(3, 2, dtype=torch.float64)
     change[1, 0] = value
-    assert survey_module._sums_prove(windowed, 0, sets, lambda part: change[: len(part)]).tolist() == [
+    assert first_pass_module._sums_prove(windowed, 0, sets, lambda part: change[: len(part)]).tolist() == [
         True,
         False,
         True,

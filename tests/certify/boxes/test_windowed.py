@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from l0tre.certify.boxes.windowed import can_interact, errors
+from l0tre.certify.boxes.margin_errors import margin_errors
+from l0tre.certify.boxes.windowed import can_interact
 from l0tre.model.graph import Graph, run
-from tests.certify.boxes.cases import ground_of, make_case
+from tests.certify.boxes.cases import make_case, windowed_of
 from tests.certify.boxes.recipes import RECIPES
 
 
@@ -26,7 +27,7 @@ def test_effects_of_pixels_that_are_not_near_add_up(name: str) -> None:
     generator, together = torch.Generator().manual_seed(0), 0
     for seed, size in ((0, 2.0),) if name == "wide" else ((0, 1.0), (1, 8.0)):
         case = make_case(RECIPES[name], seed, unit=True)
-        local = ground_of(case, 1, 1).local
+        local = windowed_of(case, 1, 1).local
         channels, height, width = case.image.shape
         graph, image = Graph(local.plan.graph.operations[: local.plan.tail]), case.image.double()
         first, second = torch.tensor(list(itertools.combinations(range(height * width), 2))).T
@@ -47,7 +48,7 @@ def test_effects_of_pixels_that_are_not_near_add_up(name: str) -> None:
 def test_weights_and_rows_give_the_margins_of_each_label(name: str) -> None:
     """Of images of all labels: what changes before the dense layer, times the weights, is what changes behind."""
     case, generator = make_case(RECIPES[name], 1), torch.Generator().manual_seed(1)
-    windowed = ground_of(case, 2, 4)
+    windowed = windowed_of(case, 2, 4)
     graph, plan, instance = windowed.local.plan.graph, windowed.local.plan, windowed.instance
     assert len(instance.specification.labels.unique()) == case.network.classes
     shape = graph.operations[plan.cut].shape
@@ -73,8 +74,8 @@ def test_weights_and_rows_give_the_margins_of_each_label(name: str) -> None:
 
 
 def test_bounds_must_exceed_errors_that_grow_with_the_pixels() -> None:
-    windowed = ground_of(make_case(RECIPES["one hidden"], 1), 2, 3)
+    windowed = windowed_of(make_case(RECIPES["one hidden"], 1), 2, 3)
     image = torch.tensor([2, 0, 2])
     for t in (1, 2, 3):
-        assert torch.equal(errors(windowed, image, t), 4 * (t + 1) * windowed.instance.slack[image])
+        assert torch.equal(margin_errors(windowed.instance, image, t), 4 * (t + 1) * windowed.instance.slack[image])
     assert bool((windowed.instance.slack > 0).all())

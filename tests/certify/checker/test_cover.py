@@ -13,7 +13,7 @@ from l0tre.certify.checker.certificate import make_certificate
 from l0tre.certify.checker.cover import Regions, cover_boxes, cover_cells, make_regions, make_tree
 from l0tre.domain import make_domain
 from l0tre.errors import CertificateError
-from tests.certify.check_cases import (
+from tests.certify.checker.cases import (
     Case,
     certify,
     changed,

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from l0tre.certify.boxes import interaction_sizes as quick_module
+from l0tre.certify.boxes import interaction_sizes as sizes_module
 from l0tre.certify.boxes.box_bounds import box_items
 from l0tre.certify.boxes.interaction_sizes import _bend, interaction_sizes, make_sizes
 from l0tre.certify.boxes.pair_forms import PixelForms
@@ -18,11 +18,11 @@ from l0tre.model.graph import Operation, run_operation
 from tests.certify.boxes.cases import (
     directions,
     features_at,
-    ground_of,
     make_case,
     pixel_sets,
     singles_of,
     whole_boxes,
+    windowed_of,
 )
 from tests.certify.boxes.recipes import RECIPES, RELU, Recipe, conv, leaky, pool
 
@@ -63,7 +63,7 @@ def test_no_interaction_is_larger(name: str) -> None:
     generator = torch.Generator().manual_seed(0)
     for seed in range(3):
         case = make_case(ALL[name], seed)
-        windowed, images = ground_of(case, 2, 3), torch.tensor([2, 0])
+        windowed, images = windowed_of(case, 2, 3), torch.tensor([2, 0])
         singles, number = singles_of(windowed, images)
         sets = pixel_sets(windowed, 2, random.Random(seed), 40)
         pairs = torch.tensor([[number[a], number[b]] for a, b in sets])
@@ -114,7 +114,7 @@ def test_the_rest_of_a_pool() -> None:
 def test_sizes_are_no_larger_than_needed() -> None:
     """One layer, one channel: the bound is attained where a kink can lie anywhere."""
     case = make_case(Recipe((1, 5, 5), (conv(3, 2), RELU), (3,)), 1, unit=True)
-    windowed = ground_of(case, 2, 1)
+    windowed = windowed_of(case, 2, 1)
     singles, number = singles_of(windowed, torch.tensor([0]))
     sets: list[tuple[int, ...]] = [(6, 7), (6, 11), (6, 12), (12, 13)]
     pairs = torch.tensor([[number[a], number[b]] for a, b in sets])
@@ -129,7 +129,7 @@ def test_sizes_are_no_larger_than_needed() -> None:
 
 @pytest.mark.parametrize("name", ["two hidden", "pool", "deep"])
 def test_rounding_errors_are_added(name: str) -> None:
-    windowed = ground_of(make_case(ALL[name], 1), 2, 1)
+    windowed = windowed_of(make_case(ALL[name], 1), 2, 1)
     rough = replace(windowed, local=replace(windowed.local, slack=tuple(0.25 for _ in windowed.local.slack)))
     for part in (windowed, rough):
         singles, _ = singles_of(part, torch.tensor([0]))
@@ -150,20 +150,20 @@ def test_rounding_errors_are_added(name: str) -> None:
 @pytest.mark.parametrize("name", ["stride", "padded pool", "two hidden", "hidden, colours"])
 def test_batches_of_one_give_the_same(name: str) -> None:
     case = make_case(ALL[name], 1)
-    windowed = ground_of(case, 2, 2)
+    windowed = windowed_of(case, 2, 2)
     singles, number = singles_of(windowed, torch.tensor([0, 1]))
     sets = pixel_sets(windowed, 2, random.Random(1), 12)
     pairs = torch.tensor([[number[a], number[b]] for a, b in sets])
     image = torch.arange(len(sets)) % 2
     many = bounds_of(windowed, singles, image, pairs)
-    one = bounds_of(ground_of(case, 2, 2, memory=1), singles, image, pairs)
+    one = bounds_of(windowed_of(case, 2, 2, memory=1), singles, image, pairs)
     assert torch.allclose(many, one, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["two hidden", "deep"])
 def test_the_last_sum_is_rounded_up(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By more than a million terms can lose, and by next to nothing."""
-    windowed = ground_of(make_case(ALL[name], 1), 2, 1)
+    windowed = windowed_of(make_case(ALL[name], 1), 2, 1)
     singles, number = singles_of(windowed, torch.tensor([0]))
     sets = pixel_sets(windowed, 2, random.Random(1), 12)
     pairs = torch.tensor([[number[a], number[b]] for a, b in sets])
@@ -174,7 +174,7 @@ def test_the_last_sum_is_rounded_up(name: str, monkeypatch: pytest.MonkeyPatch) 
         sums.append(found[0][:, 0].clone())
         return found
 
-    monkeypatch.setattr(quick_module, "gather_dense", spy)
+    monkeypatch.setattr(sizes_module, "gather_dense", spy)
     sizes = make_sizes(windowed, singles)
     image = torch.zeros(len(pairs), dtype=torch.int64)
     bounds = [size for _, size in interaction_sizes(windowed, singles, sizes, image, pairs) if bool(size.any())]

@@ -16,7 +16,7 @@ from l0tre.certify.checker.lines import make_lines
 from l0tre.certify.checker.margins import lower_margins, make_bounder
 from l0tre.domain import make_domain
 from l0tre.model.graph import GraphBuilder, Operation, run, run_operation
-from tests.certify.check_cases import (
+from tests.certify.checker.cases import (
     CPU,
     KINDS,
     Case,

@@ -9,18 +9,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from l0tre.certify.boxes import disjoint_pairs as far_module
+from l0tre.certify.boxes import disjoint_pairs as disjoint_module
 from l0tre.certify.boxes import range_parts as parts_module
 from l0tre.certify.boxes.affine_forms import AffineForms
 from l0tre.certify.boxes.box_bounds import carry_items
 from l0tre.certify.boxes.disjoint_pairs import coarse_ranges, disjoint_pairs, hulls
-from l0tre.certify.boxes.head import above, interval_margins
+from l0tre.certify.boxes.head import interval_margins
+from l0tre.certify.boxes.margin_errors import is_safe
 from l0tre.certify.boxes.range_parts import Found, children, full_boxes, pair_boxes
 from l0tre.certify.boxes.window_forms import Items
 from l0tre.certify.boxes.windowed import Windowed, can_interact
+from l0tre.certify.relax.instance import Instance
 from l0tre.certify.relax.interval import Interval
 from tests.certify.boxes.cases import all_cells, balanced, directions, features_at
-from tests.certify.boxes.checks import check_counts, check_oracle, check_safe, ground_with_labels
+from tests.certify.boxes.checks import check_counts, check_oracle, check_safe, windowed_with_labels
 from tests.certify.boxes.recipes import RELU, SIGMOID, TANH, Recipe, conv, leaky, pool
 
 RECIPES = {
@@ -35,7 +37,7 @@ RECIPES = {
 }
 
 
-def far_of(windowed: Windowed) -> tuple[Tensor, Tensor]:
+def disjoint_of(windowed: Windowed) -> tuple[Tensor, Tensor]:
     """Cells, and pairs of them that are far apart."""
     cells = all_cells(windowed)
     pairs = torch.combinations(torch.arange(len(cells)))
@@ -52,8 +54,8 @@ def one_image(windowed: Windowed, image: int, cells: Tensor, pairs: Tensor) -> F
 
 
 def setup_of(name: str, seed: int = 1, share: float = 0.1, images: int = 1) -> tuple[Windowed, Tensor, Tensor]:
-    windowed = ground_with_labels(balanced(RECIPES[name], seed, 2, share), images)
-    return windowed, *far_of(windowed)
+    windowed = windowed_with_labels(balanced(RECIPES[name], seed, 2, share), images)
+    return windowed, *disjoint_of(windowed)
 
 
 HALVINGS = [(0,), (0, 1, 2), (1, 3)]
@@ -64,20 +66,20 @@ HALVINGS = [(0,), (0, 1, 2), (1, 3)]
 def test_every_pair_is_proved_or_left_and_what_is_proved_is_safe(
     name: str, halvings: Sequence[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(far_module, "HALVINGS", halvings)
+    monkeypatch.setattr(disjoint_module, "HALVINGS", halvings)
     unsafe = proved = 0
     for seed, share, image in ((1, 0.02, 0), (2, 0.3, 0), (2, 0.3, 1))[: 3 if len(halvings) == 2 else 2]:
         case = balanced(RECIPES[name], seed, 2, share)
-        windowed = ground_with_labels(case, 2)
-        cells, pairs = far_of(windowed)
+        windowed = windowed_with_labels(case, 2)
+        cells, pairs = disjoint_of(windowed)
         found = one_image(windowed, image, cells, pairs)
         check_counts(windowed, found, len(pairs), [image])
-        bad, gone = check_safe(case, windowed, found, full_boxes(windowed, image, cells[pairs]))
+        bad, gone = check_safe(case, windowed, found, full_boxes(windowed.instance, image, cells[pairs]))
         unsafe, proved = unsafe + bad, proved + gone
         assert set(found.left.depth.tolist()) <= {2 * halvings[-1]}
         assert found.bounded[0] >= len(pairs)
         if halvings == HALVINGS[-1] and image == 0:
-            check_oracle(case, windowed, found, full_boxes(windowed, 0, cells[pairs]), 4)
+            check_oracle(case, windowed, found, full_boxes(windowed.instance, 0, cells[pairs]), 4)
     assert unsafe > 0
     assert proved > 0 or name == "smooth"
 
@@ -85,9 +87,9 @@ def test_every_pair_is_proved_or_left_and_what_is_proved_is_safe(
 @pytest.mark.parametrize("together", [1, 2, 16])
 def test_several_images_are_as_one_at_a_time(together: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In any order, in tables of a few images or of all."""
-    monkeypatch.setattr(far_module, "TOGETHER", together)
-    windowed = ground_with_labels(balanced(RECIPES["two hidden"], 2, 2, 0.3), 3)
-    cells, pairs = far_of(windowed)
+    monkeypatch.setattr(disjoint_module, "TOGETHER", together)
+    windowed = windowed_with_labels(balanced(RECIPES["two hidden"], 2, 2, 0.3), 3)
+    cells, pairs = disjoint_of(windowed)
     images = [2, 0, 1]
     rows = torch.tensor(images)
     many = disjoint_pairs(windowed, rows, cells, pairs, coarse_ranges(windowed, rows, cells))
@@ -102,19 +104,19 @@ def test_several_images_are_as_one_at_a_time(together: int, monkeypatch: pytest.
 
 
 def test_hulls_hold_what_pixels_do_over_their_ranges() -> None:
-    windowed = ground_with_labels(balanced(RECIPES["two hidden"], 2, 2, 0.3), 2)
-    cells, _ = far_of(windowed)
+    windowed = windowed_with_labels(balanced(RECIPES["two hidden"], 2, 2, 0.3), 2)
+    cells, _ = disjoint_of(windowed)
     images = torch.tensor([1, 0])
     low, high = hulls(coarse_ranges(windowed, images, cells), cells)
     assert low.shape == high.shape == (2, len(cells), windowed.weights.shape[-1])
     u = directions(windowed.instance.members.shape[1], torch.Generator().manual_seed(0))
     for row, image in enumerate(images.tolist()):
-        truth = features_at(windowed, full_boxes(windowed, image, cells[:, None]), u)
+        truth = features_at(windowed, full_boxes(windowed.instance, image, cells[:, None]), u)
         assert bool(((truth >= low[row][:, None] - 1e-9) & (truth <= high[row][:, None] + 1e-9)).all())
         assert float((high - low)[row].amax()) < 3 * float((truth.amax(1) - truth.amin(1)).amax())
 
 
-def watched(sums: "far_module._Sums", open_: Tensor, monkeypatch: pytest.MonkeyPatch) -> Interval:
+def watched(sums: "disjoint_module._Sums", open_: Tensor, monkeypatch: pytest.MonkeyPatch) -> Interval:
     """The ranges by which pairs would be proved, in their order."""
     seen: list[Interval] = []
 
@@ -122,19 +124,21 @@ def watched(sums: "far_module._Sums", open_: Tensor, monkeypatch: pytest.MonkeyP
         seen.append(ranges)
         return interval_margins(windowed, image, ranges)
 
-    def spy_above(windowed: Windowed, image: Tensor, margins: Tensor, t: int) -> Tensor:
+    def spy_safe(instance: Instance, image: Tensor, margins: Tensor, t: int) -> Tensor:
         assert t == 2
         assert image.tolist() == [sums.image]
-        return above(windowed, image, margins, t)
+        return is_safe(instance, image, margins, t)
 
     with monkeypatch.context() as patch:
-        patch.setattr(far_module, "interval_margins", spy)
-        patch.setattr(far_module, "above", spy_above)
+        patch.setattr(disjoint_module, "interval_margins", spy)
+        patch.setattr(disjoint_module, "is_safe", spy_safe)
         safe = sums.prove(open_)
     low, high = (torch.cat(parts) for parts in zip(*seen, strict=True))
     assert len(low) == len(open_)
     image = torch.tensor([sums.image])
-    assert torch.equal(safe, above(sums.windowed, image, interval_margins(sums.windowed, image, (low, high)), 2))
+    assert torch.equal(
+        safe, is_safe(sums.windowed.instance, image, interval_margins(sums.windowed, image, (low, high)), 2)
+    )
     return low, high
 
 
@@ -144,17 +148,17 @@ def test_sums_hold_what_two_parts_of_two_ranges_do(name: str, rows: int, monkeyp
     """Each row by the parts that its box has, at every level below the finest, however many rows go together."""
     windowed, cells, pairs = setup_of(name, images=2)
     generator, image, finest, count = torch.Generator().manual_seed(rows), 1, 2, len(cells)
-    monkeypatch.setattr(far_module, "ROWS", {"cpu": rows})
-    leaves = far_module._ranges(windowed, [image], cells, finest)[0]
+    monkeypatch.setattr(disjoint_module, "ROWS", {"cpu": rows})
+    leaves = disjoint_module._ranges(windowed, [image], cells, finest)[0]
     assert leaves[0].shape == (2**finest * count, windowed.weights.shape[-1])
     chosen = pairs[torch.randperm(len(pairs), generator=generator)[:12]]
     open_ = torch.cat([chosen, torch.zeros_like(chosen)], 1)
     widths = []
     for level in range(finest + 1):
         open_ = children(open_, level)
-        table = far_module._hull(leaves, level, count)
+        table = disjoint_module._hull(leaves, level, count)
         assert table[0].shape == (2**level * count, windowed.weights.shape[-1])
-        low, high = watched(far_module._Sums(windowed, image, table, count), open_, monkeypatch)
+        low, high = watched(disjoint_module._Sums(windowed, image, table, count), open_, monkeypatch)
         nodes = pair_boxes(windowed, image, cells, open_, level)
         u = directions(nodes.cells.shape[1] * windowed.instance.members.shape[1], generator)
         truth = features_at(windowed, nodes, u)
@@ -168,10 +172,10 @@ def test_sums_hold_what_two_parts_of_two_ranges_do(name: str, rows: int, monkeyp
 def test_wider_parts_are_hulls_of_their_own_smaller_ones(name: str) -> None:
     windowed, cells, _ = setup_of(name)
     count, finest = len(cells), 3
-    leaves = far_module._ranges(windowed, [0], cells, finest)[0]
+    leaves = disjoint_module._ranges(windowed, [0], cells, finest)[0]
     assert bool((leaves[0] <= leaves[1]).all())
     for level in range(finest + 1):
-        low, high = far_module._hull(leaves, level, count)
+        low, high = disjoint_module._hull(leaves, level, count)
         for part, pixel in itertools.product(range(2**level), range(count)):
             # Halves of part ``p`` are the parts ``p`` and ``p + 2 ** times``.
             own = torch.arange(part, 2**finest, 2**level) * count + pixel
@@ -183,7 +187,7 @@ def test_finer_parts_prove_no_less(monkeypatch: pytest.MonkeyPatch) -> None:
     proved: list[Fraction] = []
     windowed, cells, pairs = setup_of("two hidden", 2, 0.3)
     for halvings in ((0,), (0, 1), (0, 1, 2), (0, 1, 2, 3)):
-        monkeypatch.setattr(far_module, "HALVINGS", halvings)
+        monkeypatch.setattr(disjoint_module, "HALVINGS", halvings)
         proved.append(one_image(windowed, 0, cells, pairs).proved[0])
     assert all(first < second for first, second in itertools.pairwise(proved))
 
@@ -192,10 +196,10 @@ def test_finer_parts_prove_no_less(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_batches_of_one_give_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     windowed, cells, pairs = setup_of(name, 2, 0.3)
     pairs = pairs[::5]
-    monkeypatch.setattr(far_module, "HALVINGS", (1, 2))
+    monkeypatch.setattr(disjoint_module, "HALVINGS", (1, 2))
     many, poor = (one_image(part, 0, cells, pairs) for part in (windowed, replace(windowed, budget=1)))
     assert len(many.left)
-    monkeypatch.setattr(far_module, "ROWS", {"cpu": 1})
+    monkeypatch.setattr(disjoint_module, "ROWS", {"cpu": 1})
     for found in (poor, one_image(windowed, 0, cells, pairs)):
         assert found.proved == many.proved
         assert found.bounded == many.bounded
@@ -209,16 +213,16 @@ def test_samples_decide_only_where_to_look(
     name: str, sample: int, worth: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If none are worth it, all are looked at on the finest level, and those of a sample before."""
-    monkeypatch.setattr(far_module, "HALVINGS", (1, 2))
+    monkeypatch.setattr(disjoint_module, "HALVINGS", (1, 2))
     case = balanced(RECIPES[name], 2, 2, 0.3)
-    windowed = ground_with_labels(case, 1)
-    cells, pairs = far_of(windowed)
+    windowed = windowed_with_labels(case, 1)
+    cells, pairs = disjoint_of(windowed)
     usual = one_image(windowed, 0, cells, pairs)
-    monkeypatch.setattr(far_module, "SAMPLE", sample)
+    monkeypatch.setattr(disjoint_module, "SAMPLE", sample)
     monkeypatch.setattr(parts_module, "WORTH", worth)
     found = one_image(windowed, 0, cells, pairs)
     check_counts(windowed, found, len(pairs), [0])
-    check_safe(case, windowed, found, full_boxes(windowed, 0, cells[pairs]))
+    check_safe(case, windowed, found, full_boxes(windowed.instance, 0, cells[pairs]))
     # Ranges are hulls of the same leaves: no part is proved that its halves are not.
     assert found.proved == usual.proved
     assert len(found.left) == len(usual.left)
@@ -227,13 +231,13 @@ def test_samples_decide_only_where_to_look(
 @pytest.mark.parametrize(("most", "level"), [(0, 0), (600, 1), (2000, 2)])
 def test_too_many_pairs_stay_as_they_are(most: int, level: int, monkeypatch: pytest.MonkeyPatch) -> None:
     case = balanced(RECIPES["two hidden"], 2, 2, 0.3)
-    windowed = ground_with_labels(case, 1)
-    cells, pairs = far_of(windowed)
+    windowed = windowed_with_labels(case, 1)
+    cells, pairs = disjoint_of(windowed)
     usual = one_image(windowed, 0, cells, pairs)
     monkeypatch.setattr(parts_module, "MOST", most)
     found = one_image(windowed, 0, cells, pairs)
     check_counts(windowed, found, len(pairs), [0])
-    check_safe(case, windowed, found, full_boxes(windowed, 0, cells[pairs]))
+    check_safe(case, windowed, found, full_boxes(windowed.instance, 0, cells[pairs]))
     assert len(found.left) <= max(most, len(pairs))
     assert set(found.left.depth.tolist()) == {2 * level}
     assert found.proved[0] < usual.proved[0]
@@ -256,7 +260,7 @@ def poisoned(cells: Tensor, value: float, part: str, leaf: tuple[int, int], monk
         getattr(forms, part)[leaf[0] * len(cells) + leaf[1], 0, 1] = value
         return forms
 
-    monkeypatch.setattr(far_module, "carry_items", broken)
+    monkeypatch.setattr(disjoint_module, "carry_items", broken)
 
 
 @pytest.mark.parametrize(("part", "value"), [("centre", v) for v in (torch.nan, torch.inf, -torch.inf)])
@@ -266,21 +270,21 @@ def test_a_leaf_that_is_no_number_never_vanishes(
 ) -> None:
     """Whatever part of the range holds it, at every level: pairs with it are not proved, all others are."""
     recipe = NO_NUMBERS[bend[0]]
-    windowed = ground_with_labels(balanced(recipe, 1, 2, 0.0, by=50.0), 1)
-    cells, pairs = far_of(windowed)
+    windowed = windowed_with_labels(balanced(recipe, 1, 2, 0.0, by=50.0), 1)
+    cells, pairs = disjoint_of(windowed)
     assert one_image(windowed, 0, cells, pairs).proved == [len(pairs)]
     pixel, number = int(pairs[len(pairs) // 2, 0]), 2
     own = int((pairs == pixel).sum())
     assert own > 1
     for where in (part, "radius") if value > 0 or value != value else (part,):
         with monkeypatch.context() as patch:
-            patch.setattr(far_module, "HALVINGS", (2,))
+            patch.setattr(disjoint_module, "HALVINGS", (2,))
             poisoned(cells, value, where, (number, pixel), patch)
             found = one_image(windowed, 0, cells, pairs)
             check_counts(windowed, found, len(pairs), [0])
             assert found.proved == [len(pairs) - Fraction(own, 4)]
             check_left(windowed, cells, found, pixel, number)
-            patch.setattr(far_module, "HALVINGS", (0,))
+            patch.setattr(disjoint_module, "HALVINGS", (0,))
             poisoned(cells, value, where, (0, pixel), patch)
             found = one_image(windowed, 0, cells, pairs)
             assert found.proved == [len(pairs) - own]

@@ -16,12 +16,12 @@ from l0tre.certify.regions.nodes import join
 from tests.certify.boxes.cases import (
     directions,
     features_at,
-    ground_of,
     make_case,
     pixel_sets,
     singles_of,
     values_of,
     whole_boxes,
+    windowed_of,
 )
 from tests.certify.boxes.recipes import RECIPES
 
@@ -46,7 +46,7 @@ def found_pairs(windowed: Windowed, singles: PixelForms, pairs: torch.Tensor) ->
 def test_pairs_have_the_forms_of_the_whole(name: str) -> None:
     """In every arrangement, first and second pixel in either order, for some of the images in another order."""
     case, generator = make_case(RECIPES[name], 2 + len(name) % 3), torch.Generator().manual_seed(0)
-    windowed, images = ground_of(case, 2, 3), torch.tensor([2, 0])
+    windowed, images = windowed_of(case, 2, 3), torch.tensor([2, 0])
     singles, number = singles_of(windowed, images)
     sets = pixel_sets(windowed, 2, random.Random(0), 40)
     found = found_pairs(windowed, singles, torch.tensor([[number[a], number[b]] for a, b in sets]))
@@ -63,7 +63,7 @@ def test_pairs_have_the_forms_of_the_whole(name: str) -> None:
 def test_rounding_errors_count_as_in_the_whole(name: str) -> None:
     """Of neighbours: a box around others holds neurons that see neither of the two, which pairs do not pay for."""
     case = make_case(RECIPES[name], 1)
-    windowed, columns = ground_of(case, 2, 2), case.image.shape[2]
+    windowed, columns = windowed_of(case, 2, 2), case.image.shape[2]
     slack = tuple(0.2 for _ in windowed.local.slack)
     windowed = replace(windowed, local=replace(windowed.local, slack=slack))
     singles, number = singles_of(windowed, torch.tensor([0, 1]))
@@ -80,10 +80,10 @@ def test_rounding_errors_count_as_in_the_whole(name: str) -> None:
 @pytest.mark.parametrize("name", ["stride", "padded pool", "two hidden", "hidden, colours"])
 def test_batches_of_one_give_the_same(name: str) -> None:
     case = make_case(RECIPES[name], 1)
-    windowed, images = ground_of(case, 2, 2), torch.tensor([0, 1])
+    windowed, images = windowed_of(case, 2, 2), torch.tensor([0, 1])
     singles, number = singles_of(windowed, images)
     pairs = torch.tensor([[number[a], number[b]] for a, b in pixel_sets(windowed, 2, random.Random(1), 12)])
-    many, one = found_pairs(windowed, singles, pairs), found_pairs(ground_of(case, 2, 2, memory=1), singles, pairs)
+    many, one = found_pairs(windowed, singles, pairs), found_pairs(windowed_of(case, 2, 2, memory=1), singles, pairs)
     assert torch.allclose(many.centre, one.centre, rtol=0, atol=1e-12)
     assert torch.allclose(many.radius, one.radius, rtol=0, atol=1e-12)
 
@@ -91,7 +91,7 @@ def test_batches_of_one_give_the_same(name: str) -> None:
 @pytest.mark.parametrize("name", ["skipping", "padded pool", "stride, colours", "hidden, stride"])
 def test_single_pixels_are_carried_as_ever(name: str) -> None:
     case = make_case(RECIPES[name], 2)
-    windowed, images = ground_of(case, 1, 2), torch.tensor([1, 0])
+    windowed, images = windowed_of(case, 1, 2), torch.tensor([1, 0])
     singles, number = singles_of(windowed, images)
     nodes = join([whole_boxes(windowed, [(pixel,) for pixel in number], image) for image in images.tolist()])
     alone = carry_items(windowed, box_items(windowed, nodes))

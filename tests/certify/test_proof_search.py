@@ -13,11 +13,10 @@ import torch
 from torch import nn
 
 import l0tre
-from l0tre.certify import prover as prover_module
-from l0tre.certify.boxes import box_search as clusters_module
-from l0tre.certify.boxes import disjoint_pairs as far_module
-from l0tre.certify.boxes import first_pass as survey_module
-from l0tre.certify.boxes import overlapping_pairs as near_module
+from l0tre.certify.boxes import box_search as boxes_module
+from l0tre.certify.boxes import disjoint_pairs as disjoint_module
+from l0tre.certify.boxes import first_pass as first_pass_module
+from l0tre.certify.boxes import overlapping_pairs as overlapping_module
 from l0tre.certify.boxes.box_search import BoxSearch
 from l0tre.certify.cells import cell_search as cells_module
 from l0tre.certify.cells.cell_search import CellSearch, Step
@@ -29,6 +28,7 @@ from l0tre.errors import InternalError, L0treError, ModelError
 from l0tre.findings import Halted
 from l0tre.objective import AllRivals
 from l0tre.store import read_snapshot
+from l0tre.tuning import PerDevice, Tuning
 from tests.certify.boxes.cases import balanced, cluster_search, prover_of
 from tests.certify.boxes.recipes import RELU, Recipe, conv
 from tests.certify.proving import start
@@ -37,7 +37,7 @@ from tests.certify.random_networks import Case, random_case
 FLAT = Recipe((1, 3, 4), (conv(2, 2), RELU))
 DEEP = Recipe((1, 3, 4), (conv(2, 2), RELU), (4,))
 SEARCHES: dict[str, type[CellSearch] | type[BoxSearch]] = {"cells": CellSearch, "clusters": BoxSearch}
-MODULES = {"cells": cells_module, "clusters": clusters_module}
+MODULES = {"cells": cells_module, "clusters": boxes_module}
 
 
 def open_share(search: CellSearch | BoxSearch, row: int = 0) -> Fraction:
@@ -69,9 +69,9 @@ def fail(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> list[type[E
 
 def leave_much_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first look of clusters halves no range."""
-    monkeypatch.setattr(survey_module, "SINGLE_HALVINGS", 0)
-    monkeypatch.setattr(near_module, "HALVINGS", 0)
-    monkeypatch.setattr(far_module, "HALVINGS", (0,))
+    monkeypatch.setattr(first_pass_module, "SINGLE_HALVINGS", 0)
+    monkeypatch.setattr(overlapping_module, "HALVINGS", 0)
+    monkeypatch.setattr(disjoint_module, "HALVINGS", (0,))
 
 
 def check_conserved(search: CellSearch | BoxSearch, steps: int = 400) -> Fraction:
@@ -104,11 +104,10 @@ def test_cells_are_open_once_whatever_fails(name: str, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("name", ["first_pass", "lower_bounds", "above", "split_boxes", "shares"])
 def test_boxes_of_clusters_are_open_once_whatever_fails(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     leave_much_open(monkeypatch)
-    monkeypatch.setattr(clusters_module, "STEP_SECONDS", 0.01)
     case = balanced(FLAT, 2, 2, 0.0, by=0.02)
-    search = cluster_search(case, 2)
+    search = cluster_search(case, 2, tuning=Tuning(box_step_seconds=0.01))
     search.batch = 64
-    seen = fail(monkeypatch, clusters_module, name)
+    seen = fail(monkeypatch, boxes_module, name)
     assert check_conserved(search) == search.total
     assert {NO_MEMORY, Halted} == set(seen)
 
@@ -124,7 +123,7 @@ def test_cells_with_too_little_memory_for_a_node_say_so(monkeypatch: pytest.Monk
     assert open_share(search) == search.total
 
 
-def test_cells_that_were_only_split_are_surveyed_as_one() -> None:
+def test_cells_that_were_only_split_begin_with_the_first_pass() -> None:
     """Cells and boxes beside them, of which nothing is proved, become all sets once, not all sets and the boxes."""
     case = balanced(FLAT, 0, 2, 0.0, by=0.02)
     by_cells, by_boxes = start(case, 2), cluster_search(case, 2)
@@ -199,11 +198,7 @@ def twice(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setattr(SEARCHES[kind], "begin", doubled)
 
 
-def one_batch_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    ticks = itertools.count()
-    clock = type("Clock", (), {"monotonic": staticmethod(lambda: float(next(ticks)))})
-    monkeypatch.setattr(clusters_module, "time", clock)
-    monkeypatch.setattr(clusters_module, "STEP_SECONDS", 1.5)
+ONE_BATCH = Tuning(box_step_seconds=0.0)  # a step
 
 
 Question = tuple[l0tre.Network, torch.Tensor, int, l0tre.Domain | None]
@@ -237,11 +232,10 @@ def test_sets_that_are_open_twice_are_an_error(
     network, image, label, domain = firm(kind)
     count = batch if domain is None else batch * domain.groups
     monkeypatch.setattr(cells_module, "batch_sizes", lambda *_: (count, 2**20))
-    monkeypatch.setattr(clusters_module, "MOST_BOXES", {"cpu": count})
-    one_batch_a_step(monkeypatch)
+    tuning = replace(ONE_BATCH, boxes=PerDevice(count, count))
 
     def evaluate(folder: Path) -> l0tre.Snapshot:
-        return l0tre.evaluate(network, image[None], [label], domain=domain, out=folder, **OPTIONS)
+        return l0tre.evaluate(network, image[None], [label], domain=domain, out=folder, tuning=tuning, **OPTIONS)
 
     assert evaluate(tmp_path / "right").images[0].lower == 1
     twice(monkeypatch, kind)
@@ -275,14 +269,13 @@ def test_a_tie_beside_a_complete_count_is_an_error(kind: str, monkeypatch: pytes
         return replace(take(self), ties=frozenset({0}))
 
     monkeypatch.setattr(SEARCHES[kind], "step", tied)
-    monkeypatch.setattr(clusters_module, "MOST_BOXES", {"cpu": 1000})
     network, image, label, domain = firm(kind)
     with pytest.raises(InternalError, match=r"a tie.*please report"):
         l0tre.evaluate(network, image[None], [label], domain=domain, **OPTIONS)
 
 
 @pytest.mark.parametrize("recipe", [FLAT, DEEP])
-def test_an_image_is_proved_while_others_are_open(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_is_proved_while_others_are_open(recipe: Recipe) -> None:
     """Several images in one search, which are over at different steps: what is open of others does not matter."""
     case = balanced(recipe, 0, 2, 0.0, by=0.02)
     random = torch.rand(3, *case.image.shape, generator=torch.Generator().manual_seed(0))
@@ -290,11 +283,9 @@ def test_an_image_is_proved_while_others_are_open(recipe: Recipe, monkeypatch: p
     labels = case.network.scores(images).argmax(1)
     options: dict[str, Any] = {"max_t": 2, "domain": case.domain, "guarantee": "certified", "attack_queries": 0}
     alone = [l0tre.evaluate(case.network, images[row, None], labels[row, None], **options) for row in range(4)]
-    monkeypatch.setattr(prover_module, "IMAGES", {"cpu": 4})
-    monkeypatch.setattr(prover_module, "BOX_IMAGES", {"cpu": 4})
-    monkeypatch.setattr(clusters_module, "MOST_BOXES", {"cpu": 7})
-    one_batch_a_step(monkeypatch)
-    together = l0tre.evaluate(case.network, images, labels, **options)
+    four = PerDevice(4, 4)
+    tuning = replace(ONE_BATCH, cell_images=four, box_images=four, boxes=PerDevice(7, 7))
+    together = l0tre.evaluate(case.network, images, labels, tuning=tuning, **options)
     assert [i.lower for i in together.images] == [r.images[0].lower for r in alone]
     assert max(i.lower for i in together.images) > 0
 
@@ -339,9 +330,8 @@ CHANGES: dict[str, Change] = {
 @pytest.mark.parametrize("kind", SEARCHES)
 def test_only_a_proof_that_adds_up_is_gone_on_with(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     leave_much_open(monkeypatch)
-    one_batch_a_step(monkeypatch)
     case = balanced(FLAT, 2, 2, 0.0, by=0.02)
-    prover = prover_of(case)
+    prover = prover_of(case, tuning=ONE_BATCH)
     search, proved = middle(prover, case, kind)
     known = {"t": 2, "proved": proved, "total": math.comb(case.domain.groups, 2), "fronts": search.left(0)}
     proof = Proof(**known, nodes=9, tree=prover.tree.digest)

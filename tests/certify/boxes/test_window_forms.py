@@ -12,17 +12,17 @@ from l0tre.certify.boxes.window_forms import LocalNetwork, dense, make_local, st
 from l0tre.certify.regions.nodes import join
 from l0tre.certify.relax.plan import make_plan
 from l0tre.domain import make_domain
-from l0tre.locality import windows as crop
 from l0tre.model.graph import Graph, GraphBuilder
+from l0tre.tuning import Tuning
 from tests.certify.boxes.cases import (
     directions,
     features_at,
-    ground_of,
     make_case,
     nodes_of,
     pixel_sets,
     random_boxes,
     values_of,
+    windowed_of,
 )
 from tests.certify.boxes.recipes import DEEP, FLAT, RECIPES, RELU, Recipe, build, conv, pool
 from tests.certify.proving import layer_values
@@ -78,11 +78,11 @@ def extended(recipe: Recipe, behind: str) -> Graph:
 
 
 def test_what_has_no_windows_or_another_end_is_left_to_cells() -> None:
-    """Forms do not go through a max pool on whole layers, nor past shortcuts between maps, nor through vectors."""
+    """Windowed forms do not go through a max pool on whole layers, nor past shortcuts of maps, nor through vectors."""
     assert local_of(extended(FLAT["plain"], "relu")) is not None
     assert local_of(extended(FLAT["plain"], "max_pool")) is None
     wide = build(Recipe((1, 4, 4), (conv(2, 3, padding=1), RELU, conv(2, 3, padding=1), RELU)), 0)
-    assert local_of(wide) is None  # a pixel reaches everything
+    assert local_of(wide) is not None  # a pixel reaches everything, and windows are no gain
     maps = GraphBuilder((1, 6, 6))
     weight = {"weight": torch.ones(1, 1, 3, 3)}
     one = maps.add("conv", [0], weight, stride=(1, 1), padding=(1, 1), dilation=(1, 1), groups=1)
@@ -129,11 +129,11 @@ def test_nothing_changes_outside_the_windows(name: str) -> None:
 @pytest.mark.parametrize("rows", [0, 10**6])
 @pytest.mark.parametrize("t", [1, 3])
 @pytest.mark.parametrize("name", RECIPES)
-def test_carried_forms_hold_on_both_sides(name: str, t: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crop, "MATRIX_ROWS_64", rows)  # convolutions of windows as such, and as matrices
+def test_carried_forms_hold_on_both_sides(name: str, t: int, rows: int) -> None:
     """All pixels of a set as one item, however far apart: from below and from above."""
     case, generator = make_case(RECIPES[name], t), torch.Generator().manual_seed(t)
-    windowed = ground_of(case, t, 3)
+    tuning = Tuning(matrix_rows_64=rows)  # convolutions of windows as such, and as matrices
+    windowed = windowed_of(case, t, 3, tuning=tuning)
     sets = pixel_sets(windowed, t, random.Random(t), 12)
     boxes, points = random_boxes(windowed, sets, generator), random_boxes(windowed, sets, generator, 0.0)
     forms = carry_items(windowed, box_items(windowed, join([boxes, points])))
@@ -153,7 +153,7 @@ def test_carried_forms_hold_on_both_sides(name: str, t: int, rows: int, monkeypa
 def test_the_dense_layer_is_the_sum_over_the_whole_map(name: str, t: int) -> None:
     """Random forms in windows inside and over the edges, in every phase, several images, several kinds of weights."""
     case, generator = make_case(RECIPES[name], t, unit=True), torch.Generator().manual_seed(t)
-    windowed = ground_of(case, t, 3)
+    windowed = windowed_of(case, t, 3)
     local, (height, width) = windowed.local, case.image.shape[1:]
     cut, stride = local.plan.cut, local.plan.stride
     channels, rows, columns = local.plan.graph.operations[cut].shape
@@ -187,11 +187,11 @@ def test_the_dense_layer_is_the_sum_over_the_whole_map(name: str, t: int) -> Non
 @pytest.mark.parametrize("name", ["pool", "stride, colours", "wide", "two hidden"])
 def test_items_are_carried_the_same_alone_and_together(name: str) -> None:
     case, generator = make_case(RECIPES[name], 2), torch.Generator().manual_seed(0)
-    windowed = ground_of(case, 2, 3)
+    windowed = windowed_of(case, 2, 3)
     sets = pixel_sets(windowed, 2, random.Random(0), 30)
     items = box_items(windowed, random_boxes(windowed, sets, generator))
     together = carry_items(windowed, items)
-    small = carry_items(ground_of(case, 2, 3, memory=1), items)  # one at a time
+    small = carry_items(windowed_of(case, 2, 3, memory=1), items)  # one at a time
     for row in torch.randperm(len(items), generator=generator)[:5].tolist():
         alone = carry_items(windowed, items.pick(torch.tensor([row])))
         assert torch.allclose(alone.centre[0], together.centre[row], rtol=0, atol=1e-12)
@@ -201,7 +201,7 @@ def test_items_are_carried_the_same_alone_and_together(name: str) -> None:
 
 def test_pixels_that_strides_step_over_change_nothing() -> None:
     case = make_case(FLAT["skipping"], 0, unit=True)
-    windowed = ground_of(case, 1, 1)
+    windowed = windowed_of(case, 1, 1)
     whole = torch.tensor([0.0, 1.0], dtype=torch.float64).view(2, 1, 1, 1)
     for pixel in range(64):
         nodes = nodes_of(windowed, [(pixel,)], torch.zeros(1, dtype=torch.int64), whole)

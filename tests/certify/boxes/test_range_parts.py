@@ -14,7 +14,7 @@ from l0tre.certify.boxes.box_bounds import box_items
 from l0tre.certify.boxes.range_parts import children, full_boxes, halved, look, pair_boxes, too_many
 from l0tre.certify.boxes.windowed import Windowed
 from l0tre.certify.regions.nodes import BoxNodes
-from tests.certify.boxes.cases import all_cells, ground_of, make_case
+from tests.certify.boxes.cases import all_cells, make_case, windowed_of
 from tests.certify.boxes.recipes import DEEP
 
 Box = tuple[Tensor, Tensor]
@@ -38,16 +38,16 @@ def check_tiling(whole: Box, low: Tensor, high: Tensor, sides: int) -> None:
     assert bool((inside.sum(0) == 1).all())
 
 
-def ground_for(name: str) -> Windowed:
-    return ground_of(make_case(DEEP[name], 2), 2, 2)  # some channels of some pixels are masked
+def windowed_for(name: str) -> Windowed:
+    return windowed_of(make_case(DEEP[name], 2), 2, 2)  # some channels of some pixels are masked
 
 
 def test_full_boxes_hold_the_whole_ranges_of_free_values() -> None:
     case = make_case(DEEP["hidden, colours"], 2)
-    windowed, domain = ground_of(case, 2, 2), case.domain
+    windowed, domain = windowed_of(case, 2, 2), case.domain
     cells = all_cells(windowed)
     sets = torch.stack([cells, cells.roll(1)], 1)
-    nodes = full_boxes(windowed, 1, sets)
+    nodes = full_boxes(windowed.instance, 1, sets)
     assert nodes.image.tolist() == [1] * len(cells)
     assert not bool(nodes.depth.any())
     for row, cell in ((row, cell) for row in range(len(cells)) for cell in (0, 1)):
@@ -62,9 +62,9 @@ def test_full_boxes_hold_the_whole_ranges_of_free_values() -> None:
 @pytest.mark.parametrize("name", ["one hidden", "hidden, colours"])
 def test_halves_are_laid_out_as_they_are_numbered(name: str) -> None:
     """Part ``p`` of box ``n`` is row ``p * count + n``; its halves are the parts ``p`` and ``p + 2 ** times``."""
-    windowed = ground_for(name)
+    windowed = windowed_for(name)
     cells = all_cells(windowed)[:, None]
-    whole, count = full_boxes(windowed, 1, cells), len(cells)
+    whole, count = full_boxes(windowed.instance, 1, cells), len(cells)
     for times in range(4):
         before, after = halved(whole, times), halved(whole, times + 1)
         assert torch.equal(after.cells.view(-1, count, 1), cells.expand(2 ** (times + 1), -1, -1))
@@ -102,11 +102,11 @@ def test_children_have_both_halves_of_both_parts(columns: int) -> None:
 @pytest.mark.parametrize("name", ["one hidden", "hidden, colours"])
 def test_pairs_of_parts_tile_pairs_of_ranges(name: str) -> None:
     """At every level the parts of a pair tile its whole box, and children their parent's."""
-    windowed = ground_for(name)
+    windowed = windowed_for(name)
     cells = all_cells(windowed)
     pairs = torch.tensor([[0, 1], [5, 2], [len(cells) - 1, 3]])
     open_ = torch.cat([pairs, torch.zeros_like(pairs)], 1)
-    whole = ends_of(full_boxes(windowed, 1, cells[pairs]))
+    whole = ends_of(full_boxes(windowed.instance, 1, cells[pairs]))
     before, levels = whole, 4 if name == "one hidden" else 2
     for level in range(levels + 1):
         if level:
@@ -130,10 +130,10 @@ def test_pairs_of_parts_tile_pairs_of_ranges(name: str) -> None:
 @pytest.mark.parametrize("level", [0, 1, 3])
 def test_pairs_of_parts_are_rows_of_tables(name: str, level: int) -> None:
     """Of tables of single pixels, as both looks at pairs lay them out: row ``part * count + pixel``."""
-    windowed = ground_for(name)
+    windowed = windowed_for(name)
     cells = all_cells(windowed)
     count, generator = len(cells), torch.Generator().manual_seed(level)
-    table = box_items(windowed, halved(full_boxes(windowed, 0, cells[:, None]), level))
+    table = box_items(windowed, halved(full_boxes(windowed.instance, 0, cells[:, None]), level))
     pixels = torch.stack([torch.randperm(count, generator=generator)[:2] for _ in range(30)])
     open_ = torch.cat([pixels, torch.randint(2**level, (30, 2), generator=generator)], 1)
     items = box_items(windowed, pair_boxes(windowed, 0, cells, open_, level))

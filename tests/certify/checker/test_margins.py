@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from l0tre.certify.checker import margins as rebound
+from l0tre.certify.checker import margins as margins_module
 from l0tre.certify.checker.certificate import Certificate
 from l0tre.certify.checker.check import spread_of
 from l0tre.certify.checker.cover import Regions, Tree, make_regions, make_tree
@@ -18,7 +18,7 @@ from l0tre.certify.checker.lines import make_lines
 from l0tre.certify.checker.margins import Bounder, lower_margins, make_bounder
 from l0tre.domain import make_domain
 from l0tre.model.graph import Graph, GraphBuilder, Operation, run, run_operation
-from tests.certify.check_cases import CPU, Case, as_network, certify
+from tests.certify.checker.cases import CPU, Case, as_network, certify
 
 SEEDS = range(40)
 BENDS: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -147,7 +147,7 @@ def test_every_range_and_margin_holds(seed: int, monkeypatch: pytest.MonkeyPatch
         ranges.append((node, low, high))
         return make_lines(node, low, high, own)
 
-    monkeypatch.setattr(rebound, "make_lines", recorded)
+    monkeypatch.setattr(margins_module, "make_lines", recorded)
     made = certify(case, 1 + seed % 3, seed, stop=0.5)
     bounder, tree, regions = prepared(case, made)
     for part in by_kind(regions, tree):
@@ -231,7 +231,7 @@ def test_gaps_of_outputs_that_see_no_change_are_not_paid(monkeypatch: pytest.Mon
     bounder, tree, regions = prepared(case, certify(case, 1, 0, stop=1.0))
     spread = spread_of(regions, tree, case.domain, bounder)
     assert float(lower_margins(bounder, spread, 0)[0]) == pytest.approx(0.6 - 0.5, abs=1e-6)
-    monkeypatch.setattr(rebound, "_changes", lambda *_: 0)
+    monkeypatch.setattr(margins_module, "_changes", lambda *_: 0)
     assert float(lower_margins(bounder, spread, 0)[0]) < -5
 
 

@@ -1,6 +1,5 @@
 """Proofs as part of an evaluation: stopping inside a step, guarantees and their reasons, ties, several images."""
 
-import itertools
 import math
 from collections import Counter
 from dataclasses import replace
@@ -13,18 +12,14 @@ import torch
 from torch import nn
 
 import l0tre
-from l0tre.certify import proof_search
-from l0tre.certify import prover as prover_module
-from l0tre.certify.boxes import box_search as clusters_module
-from l0tre.certify.boxes import disjoint_pairs as far_module
-from l0tre.certify.boxes import overlapping_pairs as near_module
+from l0tre.certify.boxes import disjoint_pairs as disjoint_module
+from l0tre.certify.boxes import overlapping_pairs as overlapping_module
 from l0tre.certify.boxes.box_search import BoxSearch
 from l0tre.certify.cells.cell_search import CellSearch
 from l0tre.domain import make_domain
 from l0tre.errors import ConfigError, ModelError
-from l0tre.evaluation import proof_steps as route
-from l0tre.evaluation import visit as visiting
 from l0tre.store import open_run
+from l0tre.tuning import PerDevice, Tuning
 from tests.certify.boxes.cases import balanced, make_case, prover_of
 from tests.certify.boxes.recipes import RELU, Recipe, conv
 from tests.certify.oracle import exact_distance
@@ -36,7 +31,7 @@ def small() -> nn.Module:
     return nn.Sequential(nn.Conv2d(1, 3, 2), nn.ReLU(), nn.Conv2d(3, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(12, 3))
 
 
-def test_a_step_that_is_halted_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_is_halted_loses_nothing(tmp_path: Path) -> None:
     images = torch.rand(2, 1, 4, 4, generator=torch.Generator().manual_seed(0))
     whole = l0tre.evaluate(small(), images, max_t=2)
     assert whole.finished
@@ -46,10 +41,9 @@ def test_a_step_that_is_halted_loses_nothing(tmp_path: Path, monkeypatch: pytest
         asked.append(1)
         return len(asked) > 3  # the witness search has its turns first
 
-    monkeypatch.setattr(proof_search, "HALT_SECONDS", -1.0)
-    halted = l0tre.evaluate(small(), images, max_t=2, stop=stop, out=tmp_path / "run")
+    at_once = Tuning(grace_seconds=-1.0)
+    halted = l0tre.evaluate(small(), images, max_t=2, stop=stop, out=tmp_path / "run", tuning=at_once)
     assert not halted.finished
-    monkeypatch.undo()
     resumed = l0tre.resume(tmp_path / "run", small())
     assert resumed.finished
     assert [(i.lower, i.upper) for i in resumed.images] == [(i.lower, i.upper) for i in whole.images]
@@ -185,15 +179,13 @@ def test_networks_that_are_linear_behind_windows_go_to_clusters(seed: int, steps
     ("patience", "hopeless"), [(0, -math.inf), (1, -math.inf), (NEVER, math.inf), (NEVER, -math.inf)]
 )
 def test_other_networks_are_handed_over_when_cells_cost_too_much(
-    patience: int, hopeless: float, steps: Counter[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+    patience: int, hopeless: float, steps: Counter[tuple[str, int]]
 ) -> None:
     """Whoever proves it, the bounds are exact; three pixels are left to cells, which keep what is open."""
-    monkeypatch.setattr(proof_search, "CELL_PATIENCE", patience)
-    monkeypatch.setattr(proof_search, "HOPELESS", hopeless)
-    monkeypatch.setattr(visiting, "STEP_SECONDS", 0.0)
+    tuning = Tuning(record_seconds=0.0, cell_patience=patience, hopeless=hopeless)
     for seed in (2,) if patience else (0, 2):
         case = balanced(DEEP, seed, 2, 0.0, by=0.01)
-        lower, upper = bounds_of(case, 3)
+        lower, upper = bounds_of(case, 3, tuning=tuning)
         distance = exact_distance(case.graph, case.image, case.label, case.domain, 3)
         assert distance > 2
         assert lower == min(distance - 1, 3)
@@ -216,21 +208,15 @@ def test_a_run_that_stops_inside_a_proof_by_clusters_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Killed once, then stopped again and again after a few batches; of three pixels with hidden layers, by cells."""
-    monkeypatch.setattr(proof_search, "CELL_PATIENCE", 0)
     case = balanced(recipe, 6, t, 0.0, by=0.003 if t < 3 else 0.3)
     images = torch.stack([case.image, case.image.flip(2)])
     labels = case.network.scores(images).argmax(1)
     options: dict[str, Any] = {"max_t": t, "domain": case.domain, "guarantee": "certified", "attack_queries": 0}
-    whole = l0tre.evaluate(case.network, images, labels, **options)
+    whole = l0tre.evaluate(case.network, images, labels, tuning=Tuning(cell_patience=0), **options)
     assert whole.finished
-    ticks = itertools.count()
-    clock = type("Clock", (), {"monotonic": staticmethod(lambda: float(next(ticks)))})
-    monkeypatch.setattr(clusters_module, "time", clock)
-    monkeypatch.setattr(clusters_module, "STEP_SECONDS", 1.5)
-    monkeypatch.setattr(clusters_module, "MOST_BOXES", {"cpu": 3})
-    monkeypatch.setattr(far_module, "HALVINGS", (0,))  # so that the first look leaves much
-    monkeypatch.setattr(near_module, "HALVINGS", 0)
-    monkeypatch.setattr(visiting, "STEP_SECONDS", 0.0)
+    tuning = Tuning(record_seconds=0.0, cell_patience=0, box_step_seconds=0.0, boxes=PerDevice(3, 3))
+    monkeypatch.setattr(disjoint_module, "HALVINGS", (0,))  # so that the first look leaves much
+    monkeypatch.setattr(overlapping_module, "HALVINGS", 0)
     folder, limit = tmp_path / "run", 2
 
     def spent() -> int:
@@ -240,13 +226,13 @@ def test_a_run_that_stops_inside_a_proof_by_clusters_goes_on(
         return spent() >= limit
 
     steps.clear()
-    snapshots = l0tre.anytime(case.network, images, labels, out=folder, **options)
+    snapshots = l0tre.anytime(case.network, images, labels, out=folder, tuning=tuning, **options)
     next(snapshot for snapshot in snapshots if stop())
     snapshots.close()  # type: ignore[attr-defined]  # as if killed
     kept, finished = 0, False
     while not finished:
         limit = spent() + batches
-        result = l0tre.resume(folder, case.network, stop=stop)
+        result = l0tre.resume(folder, case.network, stop=stop, tuning=tuning)
         finished = result.finished
         run = open_run(folder)
         for proof in run.load_state().proofs.values():
@@ -263,17 +249,13 @@ def test_a_run_that_stops_inside_a_proof_by_clusters_goes_on(
 
 
 @pytest.mark.parametrize(("trial", "patience"), [(2, 0), (9, 0), (2, NEVER)])
-def test_a_few_images_show_whether_cells_do(
-    trial: int, patience: int, steps: Counter[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_few_images_show_whether_cells_do(trial: int, patience: int, steps: Counter[tuple[str, int]]) -> None:
     """If all of them had to be handed over, the others go to clusters at once; the bounds are exact either way."""
-    monkeypatch.setattr(proof_search, "CELL_PATIENCE", patience)
-    monkeypatch.setattr(proof_search, "HOPELESS", -math.inf)
-    monkeypatch.setattr(route, "TRIAL", trial)
+    tuning = Tuning(cell_patience=patience, hopeless=-math.inf, trial_images=trial)
     case = balanced(DEEP, 2, 2, 0.0, by=0.01)
     images = torch.stack([case.image.roll(shift, 2) for shift in (0, 1, 0, 1, 0)])
     labels = case.network.scores(images).argmax(1)
-    options: dict[str, Any] = {"max_t": 2, "domain": case.domain, "guarantee": "certified"}
+    options: dict[str, Any] = {"max_t": 2, "domain": case.domain, "guarantee": "certified", "tuning": tuning}
     result = l0tre.evaluate(case.network, images, labels, **options)
     assert result.finished
     for shift in (0, 1):
@@ -289,12 +271,10 @@ def test_a_few_images_show_whether_cells_do(
 
 @pytest.mark.parametrize("patience", [0, NEVER])
 def test_a_proof_that_cells_began_is_theirs_or_begins_anew(
-    patience: int, tmp_path: Path, steps: Counter[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+    patience: int, tmp_path: Path, steps: Counter[tuple[str, int]]
 ) -> None:
     """What cells have proved is never counted beside what clusters prove."""
-    monkeypatch.setattr(proof_search, "CELL_PATIENCE", NEVER)
-    monkeypatch.setattr(proof_search, "HOPELESS", -math.inf)
-    monkeypatch.setattr(visiting, "STEP_SECONDS", 0.0)
+    tuning = Tuning(record_seconds=0.0, cell_patience=NEVER, hopeless=-math.inf)
     case = balanced(DEEP, 2, 2, 0.0, by=0.01)
     distance = exact_distance(case.graph, case.image, case.label, case.domain, 2)
     options: dict[str, Any] = {"max_t": 2, "domain": case.domain, "guarantee": "certified", "attack_queries": 0}
@@ -303,13 +283,12 @@ def test_a_proof_that_cells_began_is_theirs_or_begins_anew(
         steps.clear()
         folder, limit = tmp_path / str(number), number
         stop = partial(lambda most: sum(steps.values()) > most, limit)
-        l0tre.evaluate(case.network, case.image[None], [case.label], out=folder, stop=stop, **options)
+        l0tre.evaluate(case.network, case.image[None], [case.label], out=folder, stop=stop, tuning=tuning, **options)
         run = open_run(folder)
         seen += sum(proof.proved > 0 and not proof.boxed for proof in run.load_state().proofs.values())
         run.close()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(proof_search, "CELL_PATIENCE", patience)
-            result = l0tre.resume(folder, case.network, time_budget=20.0)
+        other = replace(tuning, cell_patience=patience)
+        result = l0tre.resume(folder, case.network, time_budget=20.0, tuning=other)
         assert result.finished
         assert result.images[0].lower == min(distance - 1, 2)
     assert seen > 0
@@ -330,20 +309,20 @@ def test_certificates_are_made_of_cells(recipe: Recipe, tmp_path: Path, steps: C
         assert steps["clusters", 2] > 0
 
 
-def test_levels_that_clusters_can_prove(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_levels_that_clusters_can_prove() -> None:
     """Three pixels only where the scores follow the windows, and only so many sets; a block of images likewise."""
     flat, deep = (prover_of(make_case(recipe, 0, unit=True)) for recipe in (FLAT, DEEP))
     assert [flat.can_use_boxes(t) for t in (1, 2, 3, 4)] == [True, True, True, False]
     assert [deep.can_use_boxes(t) for t in (1, 2, 3)] == [True, True, False]
-    monkeypatch.setattr(prover_module, "BOX_SETS", 66)
+    flat = replace(flat, tuning=Tuning(box_sets=66))
     assert [flat.can_use_boxes(t) for t in (1, 2, 3)] == [True, True, False]
     assert flat.block(2, boxes=True) == 1
-    monkeypatch.setattr(prover_module, "BOX_IMAGES", {"cpu": 64})
+    tuning = Tuning(box_sets=66, box_images=PerDevice(64, 64))
+    flat = replace(flat, tuning=tuning)
     assert flat.block(2, boxes=True) == 64
-    with monkeypatch.context() as patch:  # what is left open must fit into the memory
-        patch.setattr(prover_module, "SET_BYTES", flat.memory // 660)
-        assert flat.block(2, boxes=True) == 10
-    monkeypatch.setattr(prover_module, "BLOCK_SETS", 660)
+    # What is left open must fit into the memory.
+    assert replace(flat, tuning=replace(tuning, set_bytes=flat.memory // 660)).block(2, boxes=True) == 10
+    flat = replace(flat, tuning=replace(tuning, block_sets=660))
     assert flat.block(2, boxes=True) == 10
     assert flat.block(3, boxes=True) == 3
     assert prover_of(planted((1, 2), (0.9, 0.1), (2, 3, 3))).can_use_boxes(2)

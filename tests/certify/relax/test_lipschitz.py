@@ -31,7 +31,7 @@ def exact_graph(network: Network) -> Graph:
     return network.exact
 
 
-def scene_of(
+def instance_of(
     graph: Graph, domain: Domain, images: Tensor, labels: list[int], t: int, table_bytes: int = 2**24
 ) -> Instance:
     plan = make_plan(graph, domain, CPU)
@@ -40,9 +40,9 @@ def scene_of(
     )
 
 
-def network_scene(module: nn.Module, domain: Domain, image: Tensor, label: int = 0, t: int = 1) -> Instance:
+def network_instance(module: nn.Module, domain: Domain, image: Tensor, label: int = 0, t: int = 1) -> Instance:
     network = l0tre.load(module.eval(), input_shape=domain.shape, device="cpu")
-    return scene_of(exact_graph(network), domain, image[None], [label], t)
+    return instance_of(exact_graph(network), domain, image[None], [label], t)
 
 
 def one_by_one(curve: nn.Module, shifts: list[float]) -> nn.Module:
@@ -109,7 +109,7 @@ def test_no_derivative_is_larger(seed: int, t: int) -> None:
     case = random_case(seed)
     t = min(t, case.domain.groups)
     graph = exact_graph(case.network)
-    instance = scene_of(graph, case.domain, case.image[None], [case.label], t)
+    instance = instance_of(graph, case.domain, case.image[None], [case.label], t)
     bounds = slopes(instance, case.domain, t)[0]
     free = case.domain.members.unique()
     found = derivatives(graph, changed(case.domain, case.image, t, 200, seed), case.label)[:, :, free]
@@ -122,7 +122,7 @@ def test_no_derivative_is_larger(seed: int, t: int) -> None:
 def test_margins_change_no_faster(seed: int) -> None:
     case = random_case(seed)
     graph, t = exact_graph(case.network), min(2, case.domain.groups)
-    bounds = slopes(scene_of(graph, case.domain, case.image[None], [case.label], t), case.domain, t)[0]
+    bounds = slopes(instance_of(graph, case.domain, case.image[None], [case.label], t), case.domain, t)[0]
     ends = changed(case.domain, case.image, t, 100, seed)
     # Between two points of the segment from the image to a changed input.
     share = torch.rand(100, 1, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 0.9
@@ -137,7 +137,7 @@ def test_margins_change_no_faster(seed: int) -> None:
 def test_linear_networks_have_their_weights(seed: int) -> None:
     case = random_case(seed)
     graph = exact_graph(case.network)
-    found = slopes(scene_of(graph, case.domain, case.image[None], [case.label], 2), case.domain, 2)[0]
+    found = slopes(instance_of(graph, case.domain, case.image[None], [case.label], 2), case.domain, 2)[0]
     exact = derivatives(graph, case.image.flatten().double()[None], case.label)[0].abs().amax(0)
     free = case.domain.members.unique()
     torch.testing.assert_close(found[free], exact[free], rtol=1e-7, atol=1e-12)
@@ -153,7 +153,7 @@ def test_the_bound_is_never_above_the_exact_minimum(seed: int) -> None:
     grid = make_grid(domain, 0.5, colours="corners" if domain.members.shape[1] > 3 else "grid")
     gaps = axis_gaps(domain, grid)
     for t in range(1, min(2, domain.groups) + 1):
-        costs = group_costs(scene_of(graph, domain, case.image[None], [case.label], t), t, gaps, BUDGET)[0]
+        costs = group_costs(instance_of(graph, domain, case.image[None], [case.label], t), t, gaps, BUDGET)[0]
         sets = list(itertools.combinations(range(domain.groups), t))
         for groups in sets[:: max(1, len(sets) // 4)]:
             if grid.shape[1] ** t > 4096:
@@ -166,7 +166,7 @@ def test_the_bound_is_never_above_the_exact_minimum(seed: int) -> None:
 def test_fine_grids_come_close_to_the_exact_minimum() -> None:
     case = random_case(list(KINDS).index("dense"))
     graph, domain = exact_graph(case.network), case.domain
-    instance = scene_of(graph, domain, case.image[None], [case.label], 1)
+    instance = instance_of(graph, domain, case.image[None], [case.label], 1)
     truth = exact_minimum(graph, case.image, case.label, domain, (0,))[0]
     short = []
     for epsilon in (0.1, 0.01, 0.001):
@@ -179,7 +179,7 @@ def test_fine_grids_come_close_to_the_exact_minimum() -> None:
 def test_a_spot_between_grid_points_is_paid_for() -> None:
     case = planted([5], [0.125])
     graph, grid = exact_graph(case.network), make_grid(case.domain, 0.25)
-    instance = scene_of(graph, case.domain, case.image[None], [case.label], 1)
+    instance = instance_of(graph, case.domain, case.image[None], [case.label], 1)
     costs = group_costs(instance, 1, axis_gaps(case.domain, grid), BUDGET)[0]
     least = grid_minimum(graph, case.domain, grid, case.image, case.label, (5,))
     assert least > 0  # the grid alone sees nothing
@@ -193,7 +193,7 @@ def test_a_spot_between_grid_points_is_paid_for() -> None:
 def test_ranges_decide_slopes(slope: float) -> None:
     """One neuron on its upper piece, one on its lower piece, one on both."""
     domain = make_domain((3,))
-    instance = network_scene(one_by_one(nn.LeakyReLU(slope), [0.5, -2.0, -0.5]), domain, torch.full((3,), 0.2), t=2)
+    instance = network_instance(one_by_one(nn.LeakyReLU(slope), [0.5, -2.0, -0.5]), domain, torch.full((3,), 0.2), t=2)
     expected = torch.tensor([1.0, abs(slope), max(1.0, abs(slope))]).double()
     torch.testing.assert_close(slopes(instance, domain, 2)[0], expected, rtol=1e-8, atol=1e-200)
 
@@ -202,7 +202,7 @@ def test_the_steepest_point_of_a_curve_counts() -> None:
     domain = make_domain((2,))
     for curve, at_zero in ((nn.Sigmoid(), 0.25), (nn.Tanh(), 1.0)):
         # One range around zero, one from 1 to 2.
-        found = slopes(network_scene(one_by_one(curve, [-0.5, 1.0]), domain, torch.zeros(2)), domain, 1)[0]
+        found = slopes(network_instance(one_by_one(curve, [-0.5, 1.0]), domain, torch.zeros(2)), domain, 1)[0]
         z = torch.ones((), dtype=torch.float64, requires_grad=True)
         (at_one,) = torch.autograd.grad(curve(z), z)
         torch.testing.assert_close(found, torch.stack([at_one.new_tensor(at_zero), at_one]), rtol=1e-6, atol=0)
@@ -218,7 +218,7 @@ def test_a_max_pool_passes_slopes_to_possible_maxima_only() -> None:
         head.weight[0, 0] = -2.0  # the first one the first pixel alone
     module = nn.Sequential(nn.MaxPool2d(2, 1, 1), nn.Flatten(), head)
     domain = make_domain((1, 2, 2), low=low, high=high)
-    found = slopes(network_scene(module, domain, (low + high) / 2, t=4), domain, 4)[0]
+    found = slopes(network_instance(module, domain, (low + high) / 2, t=4), domain, 4)[0]
     torch.testing.assert_close(found.tolist(), [2.0, 1.0, 1.0, 0.0], rtol=1e-6, atol=1e-9)
 
 
@@ -227,7 +227,7 @@ def test_channels_and_masks() -> None:
     mask = torch.ones(3, 2, 2, dtype=torch.bool)
     mask[1, 0, 0] = mask[:, 1, 0] = False
     domain = make_domain((3, 2, 2), mask=mask)
-    instance = network_scene(nn.Sequential(nn.Flatten(), head), domain, torch.full((3, 2, 2), 0.5))
+    instance = network_instance(nn.Sequential(nn.Flatten(), head), domain, torch.full((3, 2, 2), 0.5))
     weight = (head.weight[0] - head.weight[1]).detach().double().abs().reshape(3, 4)
     gaps = torch.arange(1.0, 13.0).double().reshape(3, 4)
     shares = (weight * gaps / 2) * mask.reshape(3, 4)
@@ -242,7 +242,9 @@ def test_more_changes_never_cost_less() -> None:
     case = random_case(list(KINDS).index("average"))
     graph, domain = exact_graph(case.network), case.domain
     costs = [
-        group_costs(scene_of(graph, domain, case.image[None], [case.label], 3), t, torch.ones(len(domain.low)), BUDGET)
+        group_costs(
+            instance_of(graph, domain, case.image[None], [case.label], 3), t, torch.ones(len(domain.low)), BUDGET
+        )
         for t in (1, 2, 3)
     ]
     assert (costs[0] <= costs[1] * (1 + 1e-9)).all()
@@ -257,11 +259,11 @@ def test_images_and_memory_change_nothing(kind: str) -> None:
     images = changed(domain, case.image, 4, 5, 0).float()
     labels = [0, 1, 0, 1, 1]
     gaps = torch.rand(len(domain.low), generator=torch.Generator().manual_seed(1))
-    together = group_costs(scene_of(graph, domain, images, labels, 2), 2, gaps, BUDGET)
-    small = group_costs(scene_of(graph, domain, images, labels, 2), 2, gaps, 1)
+    together = group_costs(instance_of(graph, domain, images, labels, 2), 2, gaps, BUDGET)
+    small = group_costs(instance_of(graph, domain, images, labels, 2), 2, gaps, 1)
     torch.testing.assert_close(together, small, rtol=1e-9, atol=1e-12)
     for row, label in enumerate(labels):
-        alone = group_costs(scene_of(graph, domain, images[row : row + 1], [label], 2), 2, gaps, BUDGET)
+        alone = group_costs(instance_of(graph, domain, images[row : row + 1], [label], 2), 2, gaps, BUDGET)
         torch.testing.assert_close(together[row : row + 1], alone, rtol=1e-9, atol=1e-12)
 
 
@@ -269,7 +271,7 @@ def test_without_tables_costs_are_valid_and_larger() -> None:
     case = random_case(list(KINDS).index("convolution"))
     graph, domain = exact_graph(case.network), case.domain
     with_tables, without = (
-        slopes(scene_of(graph, domain, case.image[None], [case.label], 1, size), domain, 1)[0] for size in (2**24, 0)
+        slopes(instance_of(graph, domain, case.image[None], [case.label], 1, size), domain, 1)[0] for size in (2**24, 0)
     )
     assert (with_tables <= without * (1 + 1e-9)).all()
 
@@ -285,7 +287,7 @@ def test_networks_that_are_not_finite_prove_nothing(value: float, place: str) ->
     hidden = builder.add("linear", [0], {"weight": tensors["first weight"], "bias": tensors["first bias"]})
     bent = builder.add("relu", [hidden])
     builder.add("linear", [bent], {"weight": tensors["last weight"], "bias": tensors["last bias"]})
-    instance = scene_of(Graph(tuple(builder.operations)), make_domain((4,)), torch.zeros(1, 4), [0], 1)
+    instance = instance_of(Graph(tuple(builder.operations)), make_domain((4,)), torch.zeros(1, 4), [0], 1)
     costs = group_costs(instance, 1, torch.full((4,), 0.25), BUDGET)
     assert not (1e9 - costs > 0).any()
 
@@ -295,12 +297,14 @@ def test_a_network_that_ignores_its_input_costs_nothing() -> None:
     with torch.no_grad():
         head.weight.zero_()
     domain = make_domain((3,))
-    assert not group_costs(network_scene(nn.Sequential(head), domain, torch.zeros(3)), 1, torch.ones(3), BUDGET).any()
+    assert not group_costs(
+        network_instance(nn.Sequential(head), domain, torch.zeros(3)), 1, torch.ones(3), BUDGET
+    ).any()
 
 
 def test_gaps_of_another_size_are_refused() -> None:
     domain = make_domain((3,))
-    instance = network_scene(nn.Sequential(nn.Linear(3, 2)), domain, torch.zeros(3))
+    instance = network_instance(nn.Sequential(nn.Linear(3, 2)), domain, torch.zeros(3))
     with pytest.raises(ConfigError, match=r"shape \(2,\) .* 3 input values"):
         group_costs(instance, 1, torch.ones(2), BUDGET)
 

@@ -18,9 +18,9 @@ from l0tre.certify.checker.cover import make_tree
 from l0tre.domain import make_domain
 from l0tre.errors import CertificateError
 from l0tre.model.graph import run
-from tests.certify.check_cases import changed
+from tests.certify.checker.cases import changed
+from tests.certify.checker.test_check import duplicated, without
 from tests.certify.random_networks import Case, random_case
-from tests.certify.test_check import duplicated, without
 
 # Seed 16 with two groups takes the prover a minute.
 CASES = [(seed, radius) for seed, radius in itertools.product(range(30), (1, 2)) if (seed, radius) != (16, 2)]

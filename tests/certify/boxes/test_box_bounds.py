@@ -13,19 +13,21 @@ from torch import Tensor
 from l0tre.certify.boxes import box_bounds as margins_module
 from l0tre.certify.boxes.affine_forms import AffineForms, least
 from l0tre.certify.boxes.box_bounds import lower_bounds, lower_forms
-from l0tre.certify.boxes.head import above, form_ranges, interval_margins
+from l0tre.certify.boxes.head import form_ranges, interval_margins
+from l0tre.certify.boxes.margin_errors import is_safe
 from l0tre.certify.regions.nodes import BoxNodes, join
 from l0tre.certify.relax.supported import is_nonlinear
 from tests.certify.boxes.cases import (
     cluster_search,
     directions,
-    ground_of,
     make_case,
     margins_at,
     pixel_sets,
     random_boxes,
     several,
     values_of,
+    windowed_of,
+    windows_of,
 )
 from tests.certify.boxes.recipes import RECIPES
 
@@ -36,7 +38,7 @@ SETS = 18
 @pytest.mark.parametrize("name", RECIPES)
 def test_forms_are_below_the_margins_and_meet_them_in_points(name: str, t: int) -> None:
     case, generator = make_case(RECIPES[name], t), torch.Generator().manual_seed(t)
-    windowed = ground_of(case, t, 3)
+    windowed = windowed_of(case, t, 3)
     sets = pixel_sets(windowed, t, random.Random(t), SETS)
     assert len(sets) == SETS or t == 1
     boxes, points = random_boxes(windowed, sets, generator), random_boxes(windowed, sets, generator, 0.0)
@@ -57,7 +59,7 @@ def test_forms_are_below_the_margins_and_meet_them_in_points(name: str, t: int) 
 def test_gaps_close_as_boxes_shrink(name: str) -> None:
     t = 1 + len(name) % 3
     case, widths = make_case(RECIPES[name], 3), (1.0, 0.1, 1e-3, 1e-6)
-    windowed = ground_of(case, t, 2)
+    windowed = windowed_of(case, t, 2)
     sets = pixel_sets(windowed, t, random.Random(t), 12)
     u = directions(t * case.domain.members.shape[1], torch.Generator().manual_seed(0))
     nodes = join([random_boxes(windowed, sets, torch.Generator().manual_seed(0), width) for width in widths])
@@ -72,7 +74,7 @@ def test_gaps_close_as_boxes_shrink(name: str) -> None:
 @pytest.mark.parametrize("name", ["padded pool", "smooth", "two hidden", "hidden, colours"])
 def test_rounding_errors_of_every_layer_lower_the_bounds(name: str) -> None:
     case = make_case(RECIPES[name], 1)
-    windowed = ground_of(case, 2, 2)
+    windowed = windowed_of(case, 2, 2)
     nodes = random_boxes(windowed, pixel_sets(windowed, 2, random.Random(0), SETS), torch.Generator().manual_seed(0))
     bounds = lower_bounds(windowed, nodes)[0]
     sources = {operation.inputs[0] for operation in windowed.local.plan.graph.operations if is_nonlinear(operation)}
@@ -87,7 +89,7 @@ def test_rounding_errors_of_every_layer_lower_the_bounds(name: str) -> None:
 @pytest.mark.parametrize("name", ["padded pool", "narrow kernels", "hidden, colours"])
 def test_the_order_of_pixels_and_images_is_without_effect(name: str) -> None:
     case, generator = make_case(RECIPES[name], 2), torch.Generator().manual_seed(1)
-    windowed = ground_of(case, 3, 4)
+    windowed = windowed_of(case, 3, 4)
     nodes = random_boxes(windowed, pixel_sets(windowed, 3, random.Random(0), SETS), generator)
     bounds = least(lower_forms(windowed, nodes))
     order = torch.tensor([2, 0, 1])
@@ -95,11 +97,11 @@ def test_the_order_of_pixels_and_images_is_without_effect(name: str) -> None:
     assert torch.allclose(least(lower_forms(windowed, turned)), bounds, rtol=0, atol=1e-11)
     rows = torch.randperm(len(nodes), generator=generator)
     assert torch.allclose(least(lower_forms(windowed, nodes.pick(rows))), bounds[rows], rtol=0, atol=1e-11)
-    small = ground_of(case, 3, 4, memory=1)
+    small = windowed_of(case, 3, 4, memory=1)
     assert torch.allclose(least(lower_forms(small, nodes)), bounds, rtol=0, atol=1e-11)
     images, labels = several(case, 4)
     for image in range(4):
-        alone = cluster_search(case, 3, images[image : image + 1], labels[image : image + 1]).windowed
+        alone = windows_of(cluster_search(case, 3, images[image : image + 1], labels[image : image + 1]))
         own = nodes.image == image
         moved = nodes.pick(own)
         moved = BoxNodes(torch.zeros_like(moved.image), moved.cells, moved.low, moved.high, moved.depth)
@@ -110,7 +112,7 @@ def test_the_order_of_pixels_and_images_is_without_effect(name: str) -> None:
 @pytest.mark.parametrize("name", ["plain", "padded pool", "smooth", "one hidden", "hidden, colours"])
 def test_boxes_that_are_no_numbers_have_no_finite_bound(name: str, value: float) -> None:
     case, generator = make_case(RECIPES[name], 0), torch.Generator().manual_seed(1)
-    windowed = ground_of(case, 2, 1)
+    windowed = windowed_of(case, 2, 1)
     nodes = random_boxes(windowed, pixel_sets(windowed, 2, random.Random(0), 20), generator)
     for part in (nodes.low, nodes.high):
         wrong = part.clone()
@@ -125,7 +127,7 @@ def test_boxes_that_are_no_numbers_have_no_finite_bound(name: str, value: float)
 @pytest.mark.parametrize("name", ["one hidden", "two hidden", "shortcut"])
 def test_the_better_way_counts_but_not_where_the_other_is_no_number(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case = make_case(RECIPES[name], 0)
-    windowed = ground_of(case, 2, 2)
+    windowed = windowed_of(case, 2, 2)
     nodes = random_boxes(windowed, pixel_sets(windowed, 2, random.Random(0), 20), torch.Generator().manual_seed(1))
     ranges = form_ranges(AffineForms(*margins_module._heads(windowed, nodes)))
     by_ranges, by_forms = interval_margins(windowed, nodes.image, ranges), least(lower_forms(windowed, nodes))
@@ -145,5 +147,5 @@ def test_the_better_way_counts_but_not_where_the_other_is_no_number(name: str, m
             patch.setattr(margins_module, part, partial(spoiled, getattr(margins_module, part)))
             wrong, _ = lower_bounds(windowed, nodes)
         assert bool(torch.isnan(wrong[3]).any())
-        assert not bool(above(windowed, nodes.image, wrong, 2)[3])
+        assert not bool(is_safe(windowed.instance, nodes.image, wrong, 2)[3])
         assert torch.equal(wrong[:3], found[:3])

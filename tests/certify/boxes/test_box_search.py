@@ -12,10 +12,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from l0tre.certify.boxes import bounders as bounders_module
 from l0tre.certify.boxes import box_search as search_module
-from l0tre.certify.boxes import disjoint_pairs as far_module
-from l0tre.certify.boxes import first_pass as survey_module
-from l0tre.certify.boxes import overlapping_pairs as near_module
+from l0tre.certify.boxes import disjoint_pairs as disjoint_module
+from l0tre.certify.boxes import first_pass as first_pass_module
+from l0tre.certify.boxes import overlapping_pairs as overlapping_module
+from l0tre.certify.boxes.bounders import WindowBounder
 from l0tre.certify.boxes.box_bounds import lower_bounds
 from l0tre.certify.boxes.box_search import BoxSearch
 from l0tre.certify.boxes.windowed import Windowed
@@ -24,15 +26,17 @@ from l0tre.errors import ModelError
 from l0tre.findings import Halted
 from l0tre.model.graph import Graph
 from l0tre.objective import AllRivals
+from l0tre.tuning import Tuning
+from tests.certify.boxes import cases
 from tests.certify.boxes.cases import (
     Verdict,
     balanced,
-    cluster_search,
     decide,
     make_case,
     prover_of,
     several,
     share_left,
+    windows_of,
 )
 from tests.certify.boxes.planted import PLANTED, PLANTED_DEPTHS, planted_windows, tied
 from tests.certify.boxes.recipes import RELU, TANH, Recipe, conv, leaky, pool
@@ -54,17 +58,12 @@ LEVELS += [("two hidden", 1), ("two hidden", 2), ("dense", 2)]
 GAPS = (-0.02, 0.001, 0.02, 0.8)  # the smallest margin that corners and some points show
 
 
-@pytest.fixture(autouse=True)
-def _short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search_module, "STEP_SECONDS", 0.01)
+SHORT = Tuning(box_step_seconds=0.01)
+ONE_BATCH = Tuning(box_step_seconds=0.0)  # a step
 
 
-def one_batch_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that is ahead after every batch."""
-    ticks = itertools.count()
-    clock = type("Clock", (), {"monotonic": staticmethod(lambda: float(next(ticks)))})
-    monkeypatch.setattr(search_module, "time", clock)
-    monkeypatch.setattr(search_module, "STEP_SECONDS", 1.5)
+def cluster_search(*arguments: Any, tuning: Tuning = SHORT, **named: Any) -> BoxSearch:
+    return cases.cluster_search(*arguments, tuning=tuning, **named)
 
 
 def check_witness(case: Case, t: int, witness: Tensor | None) -> None:
@@ -154,16 +153,15 @@ def run_all(search: BoxSearch, images: int) -> list[Verdict]:
 
 
 @pytest.mark.parametrize(("name", "t"), [("stride", 2), ("plain", 3), ("dense", 2), ("hidden", 1)])
-def test_several_images_are_decided_as_one_at_a_time(name: str, t: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_images_are_decided_as_one_at_a_time(name: str, t: int) -> None:
     """Of different labels and margins, dropped as they are decided; looked at first together or a few at a time."""
     answers = set()
     for seed in (1, 2):
-        monkeypatch.setattr(search_module, "FIRST_IMAGES", seed)
-        monkeypatch.setattr(search_module, "PASS_SECONDS", 0.0 if seed == 1 else 10.0)
+        tuning = replace(SHORT, first_pass_images=seed, first_pass_seconds=0.0 if seed == 1 else 10.0)
         case = balanced(RECIPES[name], seed, t, 0.0, by=0.01)
         images, _ = several(case, 4)
         labels = case.network.scores(images).argmax(1).tolist()
-        together = run_all(cluster_search(case, t, images, labels), 4)
+        together = run_all(cluster_search(case, t, images, labels, tuning=tuning), 4)
         for row, found in enumerate(together):
             alone = replace(case, image=images[row], label=labels[row])
             assert found.answer == decide(cluster_search(alone, t)).answer
@@ -178,17 +176,16 @@ def test_a_search_goes_on_from_what_is_left(name: str, t: int, monkeypatch: pyte
     """After every step, before the first_pass too, in another search and as another row."""
     case = balanced(RECIPES[name], 0, t, 0.0, by=0.5 if name == "pool" else 0.01)
     whole = decide(cluster_search(case, t))
-    one_batch_a_step(monkeypatch)
-    monkeypatch.setattr(far_module, "HALVINGS", (1,))
-    monkeypatch.setattr(near_module, "HALVINGS", 0)
-    monkeypatch.setattr(survey_module, "SINGLE_HALVINGS", 0)
+    monkeypatch.setattr(disjoint_module, "HALVINGS", (1,))
+    monkeypatch.setattr(overlapping_module, "HALVINGS", 0)
+    monkeypatch.setattr(first_pass_module, "SINGLE_HALVINGS", 0)
     images, labels = torch.stack([case.image, case.image]), [case.label, case.label]
     fronts, proved = cluster_search(case, t).left(0), Fraction(0)
     assert len(fronts) == 1
     assert isinstance(fronts[0], CellNodes)
     for number in range(400):
         row = number % 2
-        search = cluster_search(case, t, images, labels)
+        search = cluster_search(case, t, images, labels, tuning=ONE_BATCH)
         search.fresh.clear()
         search.batch = {1: 2, 2: 3, 3: 40}[t]
         search.go_on(row, fronts)
@@ -244,7 +241,7 @@ def test_a_device_without_memory_loses_nothing(name: str, t: int, monkeypatch: p
         return work(*arguments)
 
     for part in ("first_pass", "lower_bounds"):
-        monkeypatch.setattr(search_module, part, partial(scarce, getattr(search_module, part)))
+        monkeypatch.setattr(bounders_module, part, partial(scarce, getattr(bounders_module, part)))
     search, proved = cluster_search(case, t), Fraction(0)
     most = search.batch
     while search.open():
@@ -254,23 +251,19 @@ def test_a_device_without_memory_loses_nothing(name: str, t: int, monkeypatch: p
     assert proved == search.total
     search = cluster_search(case, t)
     search.batch = 1
-    monkeypatch.setattr(search_module, "first_pass", partial(scarce, survey_module.first_pass))
+    monkeypatch.setattr(bounders_module, "first_pass", partial(scarce, first_pass_module.first_pass))
     calls = itertools.count()
     with pytest.raises(ModelError, match="too little memory"):
         search.step()
 
 
 @pytest.mark.parametrize(("first", "seconds", "wanted"), [(1, 0.0, [1] * 5), (2, 0.0, [2, 2, 1]), (2, 1e9, [2, 3])])
-def test_images_are_surveyed_a_few_at_a_time(
-    first: int, seconds: float, wanted: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_first_passes_take_a_few_images_at_a_time(first: int, seconds: float, wanted: list[int]) -> None:
     """Each once, as many as the time allows once it is known; a halt between loses none."""
     case = balanced(RECIPES["two hidden"], 0, 2, 0.0, by=0.01)
     images, labels = several(case, 5)
-    monkeypatch.setattr(search_module, "FIRST_IMAGES", first)
-    monkeypatch.setattr(search_module, "PASS_SECONDS", seconds)
-    one_batch_a_step(monkeypatch)
-    search, seen, sizes = cluster_search(case, 2, images, labels), list[int](), list[int]()
+    tuning = replace(ONE_BATCH, first_pass_images=first, first_pass_seconds=seconds)
+    search, seen, sizes = cluster_search(case, 2, images, labels, tuning=tuning), list[int](), list[int]()
     while search.fresh:
         step = search.step()
         seen.extend(step.nodes)
@@ -284,7 +277,7 @@ def test_images_are_surveyed_a_few_at_a_time(
     assert sizes == wanted
 
 
-def test_an_image_that_is_dropped_before_the_survey_is_not_surveyed() -> None:
+def test_an_image_that_is_dropped_before_its_first_pass_has_none() -> None:
     case = balanced(RECIPES["plain"], 0, 2, 0.0, by=0.01)
     images, labels = several(case, 3)
     search = cluster_search(case, 2, images, labels)
@@ -364,7 +357,7 @@ def test_bounds_that_are_no_numbers_prove_nothing(value: float, monkeypatch: pyt
         bounds[:, 0] = value
         return bounds, forms
 
-    monkeypatch.setattr(search_module, "lower_bounds", broken)
+    monkeypatch.setattr(bounders_module, "lower_bounds", broken)
     search = cluster_search(balanced(RECIPES["plain"], 0, 1, 0.0, by=5.0), 1)
     search.batch = 4
     assert sum((search.step().shares.get(0, Fraction(0)) for _ in range(2)), Fraction(0)) == 0
@@ -391,7 +384,7 @@ def test_each_image_pays_for_its_own_rounding(name: str, t: int) -> None:
     search = cluster_search(case, t, torch.stack([case.image, case.image]), [case.label, case.label])
     slack = search.instance.slack.clone()
     slack[1] = 1e6
-    search.windowed = replace(search.windowed, instance=replace(search.instance, slack=slack))
+    search.bounder = WindowBounder(replace(windows_of(search), instance=replace(search.instance, slack=slack)))
     search.batch = 64
     steps = [search.step() for _ in range(4)]
     proved = [sum((step.shares.get(row, Fraction(0)) for step in steps), Fraction(0)) for row in (0, 1)]

@@ -12,11 +12,10 @@ from torch import Tensor, nn
 
 import l0tre
 from l0tre.domain import Domain, make_domain, make_grid
-from l0tre.exhaustive import window_scan as fast
+from l0tre.exhaustive import window_scan
 from l0tre.exhaustive.grid_scan import Chunk, Level, make_level, scan, scan_sets, solutions
 from l0tre.exhaustive.scanner import choose_engine
 from l0tre.exhaustive.window_scan import WindowScanner, supports
-from l0tre.locality import windows as crop
 from l0tre.locality.interactions import interactions
 from l0tre.locality.local_part import LocalPlan, Span, plan_local, reach, spans
 from l0tre.locality.single_pixels import Locality, make_locality
@@ -25,6 +24,7 @@ from l0tre.model.graph import Graph, GraphBuilder
 from l0tre.model.network import Network, margins
 from l0tre.model.rounding import Error, RoundOff
 from l0tre.objective import AllRivals
+from l0tre.tuning import DEFAULT_TUNING, Tuning
 from tests.tools import graph_network
 
 POINTWISE = ["relu", "leaky_relu", "sigmoid", "tanh", "clip"]
@@ -96,9 +96,9 @@ def _network(graph: Graph) -> Network:
 
 
 def _setup(
-    graph: Graph, t: int, images: int, domain: Domain | None = None
+    graph: Graph, t: int, images: int, domain: Domain | None = None, tuning: Tuning = DEFAULT_TUNING
 ) -> tuple[Locality, Level, Batcher, Tensor, Tensor] | None:
-    plan = plan_local(graph, {"linear": 1.0, "mean": 1.0, "map": 1.0})
+    plan = plan_local(graph, {"linear": 1.0, "mean": 1.0, "map": 1.0}, tuning)
     if isinstance(plan, str):
         return None
     domain = domain or make_domain(graph.input_shape)
@@ -155,8 +155,10 @@ def test_triples_equal_forward_passes(graph: Graph, split: float) -> None:
     _compare(graph, 3, 1, split)
 
 
-def _compare(graph: Graph, t: int, images: int, split: float, domain: Domain | None = None) -> LocalPlan | None:
-    setup = _setup(graph, t, images, domain)
+def _compare(
+    graph: Graph, t: int, images: int, split: float, domain: Domain | None = None, tuning: Tuning = DEFAULT_TUNING
+) -> LocalPlan | None:
+    setup = _setup(graph, t, images, domain, tuning)
     if setup is None:
         return None
     locality, level, batcher, x, labels = setup
@@ -238,7 +240,7 @@ def test_doubtful_sets_are_decided_by_forward_passes(monkeypatch: pytest.MonkeyP
 
     real = scan_sets
     ready = WindowScanner(locality, level, batcher, 2**22).prepare(x, AllRivals(labels))
-    monkeypatch.setattr(fast, "scan_sets", counted)
+    monkeypatch.setattr(window_scan, "scan_sets", counted)
     monkeypatch.setattr(RoundOff, "error", lambda *_: Error(math.inf, math.inf))
     found = ready(0, level.sets)
     wanted = scan(batcher, level, x, AllRivals(labels), 0, level.sets)
@@ -308,11 +310,11 @@ def test_spans_of_a_residual_branch_are_joined() -> None:
     assert found == [Span(4, 4), Span(3, 5), Span(3, 5)]
 
 
-def _ready() -> tuple[Locality, Level, Batcher, Tensor, Tensor]:
+def _ready(tuning: Tuning = DEFAULT_TUNING) -> tuple[Locality, Level, Batcher, Tensor, Tensor]:
     module, shape = _paper_like("dnn-0")
     network = l0tre.load(module, input_shape=shape, device="cpu")
     assert network.graph is not None
-    setup = _setup(network.graph, 2, 1)
+    setup = _setup(network.graph, 2, 1, tuning=tuning)
     assert setup is not None
     return setup
 
@@ -320,7 +322,7 @@ def _ready() -> tuple[Locality, Level, Batcher, Tensor, Tensor]:
 def test_windows_that_give_other_numbers_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     locality, level, batcher, x, labels = _ready()
     real = interactions
-    monkeypatch.setattr(fast, "interactions", lambda *a: real(*a) + 1.0)  # as if rounding had gone astray
+    monkeypatch.setattr(window_scan, "interactions", lambda *a: real(*a) + 1.0)  # as if rounding had gone astray
     found = WindowScanner(locality, level, batcher, 2**22).prepare(x, AllRivals(labels))(0, level.sets)
     wanted = scan(batcher, level, x, AllRivals(labels), 0, level.sets)
     assert torch.equal(found.margin, wanted.margin)
@@ -336,21 +338,20 @@ def test_running_out_of_memory_falls_back_to_forward_passes(where: str, monkeypa
 
     ready = WindowScanner(locality, level, batcher, 2**22)
     if where == "base_values":
-        monkeypatch.setattr(fast, where, fail)
+        monkeypatch.setattr(window_scan, where, fail)
         scan_ = ready.prepare(x, AllRivals(labels))
     else:
         scan_ = ready.prepare(x, AllRivals(labels))
-        monkeypatch.setattr(fast, where, fail)
+        monkeypatch.setattr(window_scan, where, fail)
     wanted = scan(batcher, level, x, AllRivals(labels), 0, level.sets)
     assert torch.equal(scan_(0, level.sets).margin, wanted.margin)
 
 
 @pytest.mark.slow
-def test_what_is_kept_between_steps_stays_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    locality, level, batcher, x, labels = _ready()
-    monkeypatch.setattr(fast, "MOST_SETS", 300)
-    monkeypatch.setattr(crop, "MATRIX_TOTAL", 0)
-    scanner = WindowScanner(locality, level, batcher, 2**22)
+def test_what_is_kept_between_steps_stays_bounded() -> None:
+    tuning = Tuning(layout_sets=300, matrix_entries=0)
+    locality, level, batcher, x, labels = _ready(tuning)
+    scanner = WindowScanner(locality, level, batcher, 2**22, tuning)
     found = scanner.prepare(x, AllRivals(labels))
     for start in range(0, level.sets, 200):
         stop = min(start + 200, level.sets)
@@ -362,9 +363,9 @@ def test_what_is_kept_between_steps_stays_bounded(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("rows", [0, 10**9])
 @pytest.mark.parametrize("kind", ["sdnn", "dnn-0", "strided"])
-def test_convolutions_as_matrices_and_not(kind: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crop, "MATRIX_ROWS", rows)  # a GPU uses matrices far more often than a CPU does
+def test_convolutions_as_matrices_and_not(kind: str, rows: int) -> None:
+    tuning = Tuning(matrix_rows=rows)  # a GPU uses matrices far more often than a CPU does
     module, shape = _paper_like(kind)
     network = l0tre.load(module, input_shape=shape, device="cpu")
     assert network.graph is not None
-    assert _compare(network.graph, 2, 1, 0.5) is not None
+    assert _compare(network.graph, 2, 1, 0.5, tuning=tuning) is not None

@@ -14,7 +14,7 @@ import l0tre
 from l0tre.adapters import compare_attacks as module
 from l0tre.adapters.attack_picture import write_picture
 from l0tre.adapters.attack_summary import common_images, make_rows, to_dict, write_files
-from l0tre.adapters.compare_attacks import OWN, Comparison, compare, judge
+from l0tre.adapters.compare_attacks import OWN, Comparison, compare, replay_results
 from l0tre.adapters.peers import Peer
 from l0tre.domain import make_domain
 from l0tre.errors import ConfigError, DataError, MissingExtraError
@@ -154,7 +154,7 @@ def test_results_are_judged_by_replay_inside_the_domain(change: object, found: b
     network = make_network(model)
     flips = int(network.replay(torch.where(images[0] < 0.5, 1.0, 0.0)).argmax()) != int(labels[0])
     assert flips, "the case is made so that the farther ends change the decision"
-    after, hit, count, features, decision = judge(network, make_domain(SHAPE), images, labels, change(images))  # type: ignore[operator]
+    after, hit, count, features, decision = replay_results(network, make_domain(SHAPE), images, labels, change(images))  # type: ignore[operator]
     assert (bool(hit), int(count), int(features)) == (found, pixels, pixels)
     assert torch.equal(after, images) != found
     assert (int(decision) != int(labels)) == found
@@ -164,7 +164,7 @@ def test_noise_of_a_library_is_no_change() -> None:
     model, images, labels = make_case(1)
     farther = torch.where(images < 0.5, 1.0, 0.0)
     farther[0, 0, 0] = images[0, 0, 0] + 4e-7  # six values that were hardly touched
-    _, found, pixels, _, _ = judge(make_network(model), make_domain(SHAPE), images, labels, farther)
+    _, found, pixels, _, _ = replay_results(make_network(model), make_domain(SHAPE), images, labels, farther)
     assert int(pixels) == (30 if found else -1)
 
 

@@ -8,21 +8,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from l0tre.certify.boxes import head as behind_module
+from l0tre.certify.boxes import head as head_module
 from l0tre.certify.boxes.affine_forms import AffineForms, least
 from l0tre.certify.boxes.box_bounds import box_items, carry_items
-from l0tre.certify.boxes.head import above, form_ranges, interval_margins, margin_forms, proves
-from l0tre.certify.boxes.windowed import Windowed, errors
+from l0tre.certify.boxes.head import form_ranges, interval_margins, margin_forms, proves
+from l0tre.certify.boxes.margin_errors import is_safe, margin_errors
+from l0tre.certify.boxes.windowed import Windowed
 from l0tre.certify.relax.interval import Interval
 from l0tre.model.graph import run_operation
 from tests.certify.boxes.cases import (
     directions,
-    ground_of,
     make_case,
     margins_at,
     pixel_sets,
     random_boxes,
     values_of,
+    windowed_of,
 )
 from tests.certify.boxes.recipes import DEEP, FLAT, RELU, SIGMOID, TANH, Layer, Recipe, conv, leaky
 
@@ -76,7 +77,7 @@ def with_slack(windowed: Windowed, slack: float = 0.0, place: int = -1) -> Windo
 @pytest.mark.parametrize("name", SMALL)
 def test_margins_of_ranges_are_below_those_of_all_their_points(name: str) -> None:
     case, generator = make_case(SMALL[name], 1), torch.Generator().manual_seed(1)
-    windowed = ground_of(case, 2, 3)
+    windowed = windowed_of(case, 2, 3)
     image, ranges = random_ranges(windowed, generator, 60)
     truth = true_margins(windowed, image, corners_of(ranges, generator))
     bounds = interval_margins(windowed, image, ranges)
@@ -91,7 +92,7 @@ def test_margins_of_ranges_are_below_those_of_all_their_points(name: str) -> Non
 def test_behind_one_hidden_layer_each_margin_is_attained_in_a_corner(name: str) -> None:
     """Nothing is lost but the rounding: each neuron is bent on its own, and margins are sums of them."""
     case, generator = make_case(HIDDEN[name], 2), torch.Generator().manual_seed(2)
-    windowed = with_slack(ground_of(case, 2, 3))
+    windowed = with_slack(windowed_of(case, 2, 3))
     image, ranges = random_ranges(windowed, generator, 60)
     truth = true_margins(windowed, image, corners_of(ranges, generator)).amin(1)
     assert torch.allclose(interval_margins(windowed, image, ranges), truth, rtol=0, atol=1e-11)
@@ -100,7 +101,7 @@ def test_behind_one_hidden_layer_each_margin_is_attained_in_a_corner(name: str) 
 @pytest.mark.parametrize("name", SMALL)
 def test_one_image_for_all_is_each_image_for_itself(name: str) -> None:
     case, generator = make_case(SMALL[name], 3), torch.Generator().manual_seed(3)
-    windowed = ground_of(case, 2, 4)
+    windowed = windowed_of(case, 2, 4)
     image, (low, high) = random_ranges(windowed, generator, 23)
     together = interval_margins(windowed, image, (low, high))
     forms = AffineForms(*(torch.randn(2, 23, 3, low.shape[1], generator=generator, dtype=torch.float64)))
@@ -122,7 +123,7 @@ def test_one_image_for_all_is_each_image_for_itself(name: str) -> None:
 @pytest.mark.parametrize("name", SMALL)
 def test_margins_of_boxes_by_ranges_and_by_forms_are_below_the_true_ones(name: str) -> None:
     case, generator = make_case(SMALL[name], 2), torch.Generator().manual_seed(4)
-    windowed = ground_of(case, 2, 3)
+    windowed = windowed_of(case, 2, 3)
     operations = random_boxes(windowed, pixel_sets(windowed, 2, random.Random(4), 18), generator)
     forms = carry_items(windowed, box_items(windowed, operations))
     truth = margins_at(case, windowed, operations, directions(forms.centre.shape[1] - 1, generator)).amin(1)
@@ -146,7 +147,7 @@ def test_ranges_of_forms_are_attained_in_corners(variables: int) -> None:
 def test_ranges_pay_for_rounding_at_every_position_that_is_read(name: str) -> None:
     """Of the dense layer as wider ranges do; of what the margins read by all that an error can do to them."""
     case, generator = make_case(SMALL[name], 1), torch.Generator().manual_seed(5)
-    windowed = ground_of(case, 2, 2)
+    windowed = windowed_of(case, 2, 2)
     image, (low, high) = random_ranges(windowed, generator, 20)
     operations, tail, slack = windowed.local.plan.graph.operations, windowed.local.plan.tail, 0.1
     exact = with_slack(windowed)
@@ -171,7 +172,7 @@ def test_ranges_pay_for_rounding_at_every_position_that_is_read(name: str) -> No
 def test_ranges_and_forms_that_are_no_numbers_prove_nothing(name: str, value: float) -> None:
     """Wherever they are: at either end or both, in a constant, a coefficient or a radius; others stay as they are."""
     case, generator = make_case(HIDDEN[name], 1), torch.Generator().manual_seed(6)
-    windowed = ground_of(case, 2, 2)
+    windowed = windowed_of(case, 2, 2)
     image, (low, high) = random_ranges(windowed, generator, 4)
     bounds = interval_margins(windowed, image, (low, high))
     for ends in ((0,), (1,), (0, 1)):
@@ -201,7 +202,7 @@ def test_ranges_and_forms_that_are_no_numbers_prove_nothing(name: str, value: fl
 def test_what_is_proved_is_what_one_of_both_ways_proves(name: str, budget: int) -> None:
     """One at a time or all together; flat networks have no ranges. And what is proved is so at all sampled points."""
     case, generator = make_case({**SMALL, **FLAT}[name], 1), torch.Generator().manual_seed(7)
-    windowed = replace(ground_of(case, 2, 3), budget=budget)
+    windowed = replace(windowed_of(case, 2, 3), budget=budget)
     operations = random_boxes(windowed, pixel_sets(windowed, 2, random.Random(7), 40), generator)
     forms = carry_items(windowed, box_items(windowed, operations))
     truth = margins_at(case, windowed, operations, directions(forms.centre.shape[1] - 1, generator)).amin((1, 2))
@@ -216,7 +217,10 @@ def test_what_is_proved_is_what_one_of_both_ways_proves(name: str, budget: int) 
                 windowed, instance=replace(windowed.instance, margins=windowed.instance.margins + shift + more)
             )
             found = proves(moved, operations.image, forms, 2)
-            both = [above(moved, operations.image, margins + shift + more, 2) for margins in (by_forms, by_ranges)]
+            both = [
+                is_safe(moved.instance, operations.image, margins + shift + more, 2)
+                for margins in (by_forms, by_ranges)
+            ]
             assert torch.equal(found, both[0] | both[1])
             assert bool((truth[found] + shift + more > 0).all())
             seen.update(found.tolist())
@@ -227,7 +231,7 @@ def test_what_is_proved_is_what_one_of_both_ways_proves(name: str, budget: int) 
 
 def test_forms_are_tried_only_where_ranges_do_not_do(monkeypatch: pytest.MonkeyPatch) -> None:
     case = make_case(SMALL["relu, 1 hidden"], 1)
-    windowed = ground_of(case, 2, 2)
+    windowed = windowed_of(case, 2, 2)
     firm = replace(windowed, instance=replace(windowed.instance, margins=windowed.instance.margins + 1e3))
     forms = AffineForms(*(torch.zeros(3, 3, 5, dtype=torch.float64) for _ in range(2)))
     forms.radius[2, 0] = 1e6
@@ -238,7 +242,7 @@ def test_forms_are_tried_only_where_ranges_do_not_do(monkeypatch: pytest.MonkeyP
         asked.append(len(image))
         return margin_forms(windowed, image, forms)
 
-    monkeypatch.setattr(behind_module, "margin_forms", spy)
+    monkeypatch.setattr(head_module, "margin_forms", spy)
     assert proves(firm, image, forms, 2).tolist() == [True, True, False]
     assert asked == [1]
 
@@ -246,20 +250,20 @@ def test_forms_are_tried_only_where_ranges_do_not_do(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("t", [1, 2, 3])
 def test_margins_must_be_above_what_rounding_can_do(t: int) -> None:
     """All margins of a row, by more than its image's own errors; what is no number is not above anything."""
-    windowed = ground_of(make_case(SMALL["one hidden"], 1), 2, 2)
+    windowed = windowed_of(make_case(SMALL["one hidden"], 1), 2, 2)
     instance = replace(windowed.instance, slack=torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64))
     windowed, image = replace(windowed, instance=instance), torch.tensor([0, 1, 1])
-    limit = errors(windowed, image, t)
+    limit = margin_errors(windowed.instance, image, t)
     assert torch.equal(limit, 4.0 * (t + 1) * instance.slack[image])
-    assert above(windowed, image, limit, t).tolist() == [False] * 3
-    assert above(windowed, image, limit + 1e-9, t).tolist() == [True] * 3
-    assert above(windowed, image[:1], limit[:1].expand(3, 2) + 1e-9, t).tolist() == [True] * 3
+    assert is_safe(windowed.instance, image, limit, t).tolist() == [False] * 3
+    assert is_safe(windowed.instance, image, limit + 1e-9, t).tolist() == [True] * 3
+    assert is_safe(windowed.instance, image[:1], limit[:1].expand(3, 2) + 1e-9, t).tolist() == [True] * 3
     for column, value in itertools.product((0, 1), (*NOT_NUMBERS, -1.0, 0.0)):
         margins = limit + 1
         margins[1, column] = value
-        assert above(windowed, image, margins, t).tolist() == [True, False, True]
+        assert is_safe(windowed.instance, image, margins, t).tolist() == [True, False, True]
     instance.slack[0, 1] = torch.nan
-    assert above(windowed, image, limit + 1, t).tolist() == [False, True, True]
+    assert is_safe(windowed.instance, image, limit + 1, t).tolist() == [False, True, True]
 
 
 def test_every_bend_is_covered() -> None:

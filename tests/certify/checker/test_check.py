@@ -20,7 +20,7 @@ from l0tre.certify.checker.margins import make_bounder
 from l0tre.domain import make_domain
 from l0tre.errors import CertificateError
 from l0tre.model.graph import Graph, GraphBuilder
-from tests.certify.check_cases import (
+from tests.certify.checker.cases import (
     KINDS,
     Case,
     accepted,

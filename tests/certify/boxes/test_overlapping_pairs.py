@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from l0tre.certify.boxes import overlapping_pairs as near_module
+from l0tre.certify.boxes import overlapping_pairs as overlapping_module
 from l0tre.certify.boxes import range_parts as parts_module
 from l0tre.certify.boxes.affine_forms import AffineForms
 from l0tre.certify.boxes.box_bounds import box_items, carry_items
@@ -24,8 +24,16 @@ from l0tre.certify.boxes.window_forms import Items
 from l0tre.certify.boxes.windowed import Windowed, can_interact
 from l0tre.certify.regions.nodes import join
 from l0tre.certify.relax.interval import Interval
-from tests.certify.boxes.cases import all_cells, balanced, cluster_search, directions, features_at, values_of
-from tests.certify.boxes.checks import check_counts, check_oracle, check_safe, ground_with_labels
+from tests.certify.boxes.cases import (
+    all_cells,
+    balanced,
+    cluster_search,
+    directions,
+    features_at,
+    values_of,
+    windows_of,
+)
+from tests.certify.boxes.checks import check_counts, check_oracle, check_safe, windowed_with_labels
 from tests.certify.boxes.recipes import RELU, SIGMOID, TANH, Recipe, conv, leaky, pool
 
 FLAT = {
@@ -47,10 +55,10 @@ RECIPES = {**FLAT, **DEEP}
 
 @pytest.fixture(autouse=True)
 def _go_on_with_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(near_module, "FEW", {"cpu": 0})
+    monkeypatch.setattr(overlapping_module, "FEW", {"cpu": 0})
 
 
-def near_of(windowed: Windowed) -> tuple[Tensor, Tensor]:
+def overlapping_of(windowed: Windowed) -> tuple[Tensor, Tensor]:
     """Cells, and pairs of them that are near."""
     cells = all_cells(windowed)
     pairs = torch.combinations(torch.arange(len(cells)))
@@ -65,12 +73,12 @@ def near_of(windowed: Windowed) -> tuple[Tensor, Tensor]:
 def test_every_pair_is_proved_or_left_and_what_is_proved_is_safe(
     name: str, halvings: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(near_module, "HALVINGS", halvings)
+    monkeypatch.setattr(overlapping_module, "HALVINGS", halvings)
     unsafe = proved = 0
     for seed, share in ((1, 0.02), (2, 0.3)) if halvings == 0 or name in FLAT else ((1, 0.1),):
         case = balanced(RECIPES[name], seed, 2, share)
-        windowed = ground_with_labels(case, 3)
-        cells, pairs = near_of(windowed)
+        windowed = windowed_with_labels(case, 3)
+        cells, pairs = overlapping_of(windowed)
         images = [0, 2]
         found = overlapping_pairs(windowed, torch.tensor(images), cells, pairs)
         check_counts(windowed, found, len(pairs), images)
@@ -79,10 +87,10 @@ def test_every_pair_is_proved_or_left_and_what_is_proved_is_safe(
         assert set(found.left.depth.tolist()) <= {1 if name in FLAT else 2 * halvings + 1}
         assert min(found.bounded) >= len(pairs)
         for image in images:
-            bad, gone = check_safe(case, windowed, found, full_boxes(windowed, image, cells[pairs]))
+            bad, gone = check_safe(case, windowed, found, full_boxes(windowed.instance, image, cells[pairs]))
             unsafe, proved = unsafe + bad, proved + gone
         if halvings != 1:
-            check_oracle(case, windowed, found, full_boxes(windowed, 0, cells[pairs]), 3)
+            check_oracle(case, windowed, found, full_boxes(windowed.instance, 0, cells[pairs]), 3)
     assert unsafe > 0
     assert proved > 0 or halvings == 0
 
@@ -103,8 +111,8 @@ def same(first: Found, second: Found, row: int, image: int) -> None:
 def test_several_images_are_looked_at_as_one_at_a_time(name: str) -> None:
     """In any order; in tables of one image each, too; nothing depends on other images."""
     case = balanced(RECIPES[name], 2, 2, 0.3)
-    windowed = ground_with_labels(case, 4)
-    cells, pairs = near_of(windowed)
+    windowed = windowed_with_labels(case, 4)
+    cells, pairs = overlapping_of(windowed)
     images = torch.tensor([3, 0, 2])
     together = overlapping_pairs(windowed, images, cells, pairs)
     check_counts(windowed, together, len(pairs), images.tolist())
@@ -117,7 +125,9 @@ def test_several_images_are_looked_at_as_one_at_a_time(name: str) -> None:
     assert torch.equal(poor.left.cells, rich.left.cells)
 
 
-def forms_of(table: "near_module._Table", open_: Tensor, monkeypatch: pytest.MonkeyPatch) -> tuple[Tensor, AffineForms]:
+def forms_of(
+    table: "overlapping_module._Table", open_: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Tensor, AffineForms]:
     """Images and forms by which pairs would be proved, in the order of the pairs."""
     seen: list[tuple[Tensor, AffineForms]] = []
     numbers: list[Tensor] = []
@@ -133,8 +143,8 @@ def forms_of(table: "near_module._Table", open_: Tensor, monkeypatch: pytest.Mon
         return proves(windowed, image, forms, t)
 
     with monkeypatch.context() as patch:
-        patch.setattr(near_module, "pair_forms", spy_forms)
-        patch.setattr(near_module, "proves", spy)
+        patch.setattr(overlapping_module, "pair_forms", spy_forms)
+        patch.setattr(overlapping_module, "proves", spy)
         table.prove(open_)
     order = torch.cat(numbers).argsort()
     assert len(order) == len(open_)
@@ -148,8 +158,8 @@ def forms_of(table: "near_module._Table", open_: Tensor, monkeypatch: pytest.Mon
 def test_parts_are_bounded_by_their_own_forms(name: str, budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of each pair of parts those of its box, carried as a whole; images in tables of their own or in one."""
     case, generator = balanced(RECIPES[name], 2, 2, 0.3), torch.Generator().manual_seed(0)
-    windowed = replace(ground_with_labels(case, 4), budget=budget)
-    cells, pairs = near_of(windowed)
+    windowed = replace(windowed_with_labels(case, 4), budget=budget)
+    cells, pairs = overlapping_of(windowed)
     images = torch.tensor([3, 0, 2])
     chosen = pairs[torch.randperm(len(pairs), generator=generator)[:8]]
     rows = torch.arange(3).repeat_interleave(len(chosen))
@@ -158,11 +168,11 @@ def test_parts_are_bounded_by_their_own_forms(name: str, budget: int, monkeypatc
     for level in range(3):
         open_ = children(open_, level)
         starts = []
-        for start, singles in near_module._tables(windowed, images, cells, level):
+        for start, singles in overlapping_module._tables(windowed, images, cells, level):
             starts.append(start)
             own = open_[(open_[:, 0] >= start) & (open_[:, 0] < start + len(singles.images))]
             own = own[torch.randperm(len(own), generator=generator)[:24]]
-            table = near_module._Table(windowed, singles, start, len(cells))
+            table = overlapping_module._Table(windowed, singles, start, len(cells))
             image, forms = forms_of(table, own, monkeypatch)
             assert torch.equal(image, images[own[:, 0]])
             boxes = join([pair_boxes(windowed, int(images[row[0]]), cells, row[None, 1:], level) for row in own])
@@ -185,14 +195,14 @@ def test_samples_decide_only_where_to_look(
     name: str, sample: int, worth: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = balanced(RECIPES[name], 1, 2, 0.1)
-    windowed = ground_with_labels(case, 2)
-    cells, pairs = near_of(windowed)
-    monkeypatch.setattr(near_module, "SAMPLE", sample)
+    windowed = windowed_with_labels(case, 2)
+    cells, pairs = overlapping_of(windowed)
+    monkeypatch.setattr(overlapping_module, "SAMPLE", sample)
     monkeypatch.setattr(parts_module, "WORTH", worth)
     found = overlapping_pairs(windowed, torch.tensor([0, 1]), cells, pairs)
     check_counts(windowed, found, len(pairs), [0, 1])
     for image in (0, 1):
-        check_safe(case, windowed, found, full_boxes(windowed, image, cells[pairs]))
+        check_safe(case, windowed, found, full_boxes(windowed.instance, image, cells[pairs]))
         same(overlapping_pairs(windowed, torch.tensor([image]), cells, pairs), found, image, image)
     assert found.left.depth is not None
     assert set(found.left.depth.tolist()) == {5}
@@ -206,15 +216,15 @@ def test_too_many_or_too_few_pairs_stay_as_they_are(
     seed: int, most: int, few: int, level: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = balanced(RECIPES["two hidden"], seed, 2, 0.1)
-    windowed = ground_with_labels(case, 2)
-    cells, pairs = near_of(windowed)
+    windowed = windowed_with_labels(case, 2)
+    cells, pairs = overlapping_of(windowed)
     usual = overlapping_pairs(windowed, torch.tensor([0, 1]), cells, pairs)
     monkeypatch.setattr(parts_module, "MOST", most)
-    monkeypatch.setattr(near_module, "FEW", {"cpu": few})
+    monkeypatch.setattr(overlapping_module, "FEW", {"cpu": few})
     found = overlapping_pairs(windowed, torch.tensor([0, 1]), cells, pairs)
     check_counts(windowed, found, len(pairs), [0, 1])
     for image in (0, 1):
-        check_safe(case, windowed, found, full_boxes(windowed, image, cells[pairs]))
+        check_safe(case, windowed, found, full_boxes(windowed.instance, image, cells[pairs]))
     assert found.left.depth is not None
     assert set(found.left.depth.tolist()) == {2 * level + 1}
     assert sum(found.proved) < sum(usual.proved)
@@ -222,8 +232,8 @@ def test_too_many_or_too_few_pairs_stay_as_they_are(
 
 @pytest.mark.parametrize("name", ["flat", "two hidden"])
 def test_no_pairs_are_proved_and_left(name: str) -> None:
-    windowed = ground_with_labels(balanced(RECIPES[name], 1, 2, 0.1), 2)
-    cells, pairs = near_of(windowed)
+    windowed = windowed_with_labels(balanced(RECIPES[name], 1, 2, 0.1), 2)
+    cells, pairs = overlapping_of(windowed)
     found = overlapping_pairs(windowed, torch.tensor([0, 1]), cells, pairs[:0])
     assert found.proved == [0, 0]
     assert len(found.left) == 0
@@ -236,10 +246,10 @@ NO_NUMBERS = {bend[0]: Recipe((1, 4, 4), (conv(2, 2), RELU), (4,), bend) for ben
 @pytest.mark.parametrize("bend", NO_NUMBERS)
 def test_a_part_that_is_no_number_proves_nothing(bend: str, value: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """One part of one pixel's range in one of two images: just the pairs with it are not proved."""
-    monkeypatch.setattr(near_module, "HALVINGS", 1)
+    monkeypatch.setattr(overlapping_module, "HALVINGS", 1)
     case = balanced(NO_NUMBERS[bend], 1, 2, 0.0, by=50.0)
-    windowed = cluster_search(case, 2, torch.stack([case.image] * 2), [case.label] * 2).windowed
-    cells, pairs = near_of(windowed)
+    windowed = windows_of(cluster_search(case, 2, torch.stack([case.image] * 2), [case.label] * 2))
+    cells, pairs = overlapping_of(windowed)
     images = torch.tensor([1, 0])
     assert overlapping_pairs(windowed, images, cells, pairs).proved == [len(pairs)] * 2
     pixel = 5
@@ -251,7 +261,7 @@ def test_a_part_that_is_no_number_proves_nothing(bend: str, value: float, monkey
         singles.head.centre[1, part * len(cells) + pixel, 0, 2] = value
         return singles
 
-    monkeypatch.setattr(near_module, "make_singles", broken)
+    monkeypatch.setattr(overlapping_module, "make_singles", broken)
     found = overlapping_pairs(windowed, images, cells, pairs)
     check_counts(windowed, found, len(pairs), [1, 0])
     assert found.proved == [len(pairs), len(pairs) - Fraction(own, 2)]
@@ -266,19 +276,19 @@ def test_a_quick_look_before(name: str) -> None:
     unsafe = 0
     for share in (0.02, 0.3):
         case = balanced(DEEP[name], 2, 2, share)
-        windowed = ground_with_labels(case, 2)
-        cells, pairs = near_of(windowed)
+        windowed = windowed_with_labels(case, 2)
+        cells, pairs = overlapping_of(windowed)
         images = torch.tensor([1, 0])
-        quick = hulls(coarse_ranges(windowed, images, cells), cells)
-        together = overlapping_pairs(windowed, images, cells, pairs, quick)
-        parted = overlapping_pairs(replace(windowed, budget=1), images, cells, pairs, quick)
+        coarse = hulls(coarse_ranges(windowed, images, cells), cells)
+        together = overlapping_pairs(windowed, images, cells, pairs, coarse)
+        parted = overlapping_pairs(replace(windowed, budget=1), images, cells, pairs, coarse)
         assert parted.proved == together.proved
         check_counts(windowed, together, len(pairs), images.tolist())
         for row, image in enumerate(images.tolist()):
             own = torch.tensor([image])
             alone = overlapping_pairs(windowed, own, cells, pairs, hulls(coarse_ranges(windowed, own, cells), cells))
             assert alone.proved == together.proved[row : row + 1]
-            bad, _ = check_safe(case, windowed, alone, full_boxes(windowed, image, cells[pairs]))
+            bad, _ = check_safe(case, windowed, alone, full_boxes(windowed.instance, image, cells[pairs]))
             unsafe += bad
     assert unsafe > 0
 
@@ -286,11 +296,13 @@ def test_a_quick_look_before(name: str) -> None:
 @pytest.mark.parametrize("name", ["hidden", "two hidden", "stride"])
 def test_a_quick_look_proves_pairs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By itself, without any forms; and nothing if the bounds are no numbers."""
-    windowed = ground_with_labels(balanced(DEEP[name], 2, 2, 0.0, by=5.0), 1)
-    cells, pairs = near_of(windowed)
+    windowed = windowed_with_labels(balanced(DEEP[name], 2, 2, 0.0, by=5.0), 1)
+    cells, pairs = overlapping_of(windowed)
     images = torch.tensor([0])
     low, high = hulls(coarse_ranges(windowed, images, cells), cells)
-    monkeypatch.setattr(near_module, "proves", lambda _, image, __, ___: torch.zeros(len(image), dtype=torch.bool))
+    monkeypatch.setattr(
+        overlapping_module, "proves", lambda _, image, __, ___: torch.zeros(len(image), dtype=torch.bool)
+    )
     assert overlapping_pairs(windowed, images, cells, pairs, (low, high)).proved[0] > 0
     assert overlapping_pairs(windowed, images, cells, pairs).proved[0] == 0
     assert overlapping_pairs(windowed, images, cells, pairs, (low * torch.nan, high)).proved[0] == 0
@@ -311,26 +323,26 @@ def test_a_quick_look_leaves_room_for_what_two_pixels_do_together(budget: int, m
         seen.append((image, ranges))
         return interval_margins(windowed, image, ranges)
 
-    monkeypatch.setattr(near_module, "interaction_sizes", spy_sizes)
-    monkeypatch.setattr(near_module, "interval_margins", spy_margins)
+    monkeypatch.setattr(overlapping_module, "interaction_sizes", spy_sizes)
+    monkeypatch.setattr(overlapping_module, "interval_margins", spy_margins)
     generator, below, above = torch.Generator().manual_seed(0), 0, 0
     for name, seed in itertools.product(("hidden", "stride", "colours"), (1, 2)):
-        windowed = replace(ground_with_labels(balanced(DEEP[name], seed, 2, 0.3), 3), budget=budget)
-        cells, pairs = near_of(windowed)
+        windowed = replace(windowed_with_labels(balanced(DEEP[name], seed, 2, 0.3), 3), budget=budget)
+        cells, pairs = overlapping_of(windowed)
         images = torch.tensor([2, 0])
         low, high = hulls(coarse_ranges(replace(windowed, budget=2**24), images, cells), cells)
-        for start, singles in near_module._tables(windowed, images, cells, 0):
+        for start, singles in overlapping_module._tables(windowed, images, cells, 0):
             seen.clear()
             numbers.clear()
             row = torch.arange(start, start + len(singles.images)).repeat_interleave(len(pairs))
             both = pairs.repeat(len(singles.images), 1)
             open_ = torch.cat([row[:, None], both, torch.zeros_like(both)], 1)
-            near_module._Table(windowed, singles, start, len(cells)).glance(open_, (low, high))
+            overlapping_module._Table(windowed, singles, start, len(cells)).glance(open_, (low, high))
             order = torch.cat(numbers).argsort()
             image = torch.cat([image for image, _ in seen])[order]
             least, most = (torch.cat([ranges[side] for _, ranges in seen])[order] for side in (0, 1))
             assert torch.equal(image, images[row])
-            boxes = join([full_boxes(windowed, int(number), cells[pairs]) for number in singles.images])
+            boxes = join([full_boxes(windowed.instance, int(number), cells[pairs]) for number in singles.images])
             truth = features_at(windowed, boxes, directions(2 * windowed.instance.members.shape[1], generator, 64))
             assert bool((truth >= least[:, None] - 1e-9).all())
             assert bool((truth <= most[:, None] + 1e-9).all())
