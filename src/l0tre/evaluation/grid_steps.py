@@ -9,7 +9,7 @@ from l0tre.evaluation.ledger import Ledger
 from l0tre.evaluation.lipschitz_decision import lipschitz_decision
 from l0tre.evaluation.visit import Level, visit
 from l0tre.exhaustive.grid_scan import Chunk, make_level
-from l0tre.exhaustive.grid_search import Decision, GridSearch
+from l0tre.exhaustive.grid_search import RANKINGS, Decision, GridSearch
 from l0tre.exhaustive.sampled import SampleSearch
 from l0tre.exhaustive.scanner import choose_engine, make_scanner
 
@@ -39,9 +39,9 @@ def exhaust(ledger: Ledger) -> Iterator[None]:
 def look_for_witnesses(ledger: Ledger) -> Iterator[None]:
     """Only for upper bounds: every single group, and what its most sensitive ones give together."""
     ledger.t = 1
-    done = ledger.problem.domain.groups
+    done = ledger.problem.domain.groups + len(RANKINGS)
     bounds = ledger.state.bounds
-    todo = [image for image in range(len(bounds)) if bounds[image].level < 1 and _position(ledger, image) <= done]
+    todo = [image for image in range(len(bounds)) if bounds[image].level < 1 and _position(ledger, image) < done]
     yield from _go_through(ledger, 1, todo, None, proves=False)
 
 

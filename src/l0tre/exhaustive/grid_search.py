@@ -19,12 +19,16 @@ from l0tre.findings import Findings
 from l0tre.memory import Batcher
 from l0tre.objective import Specification
 
-__all__ = ["Decision", "GridSearch"]
+__all__ = ["RANKINGS", "Decision", "GridSearch"]
 
 # Which sets of a chunk are safe for some rows of the block: bool ``[rows, sets]``.
 Decision = Callable[[Sequence[int], Chunk], Tensor]
 
 RANKINGS = ("by_score", "by_margin")  # what is accumulated, one after the other
+
+# Stages behind the scan: the decision about the level, then every ranking. A position beyond the last set counts those
+# that are done, so that a run which is stopped after every step still ends.
+LAST_STAGES = ("decide", *RANKINGS)
 
 
 class GridSearch:
@@ -71,8 +75,14 @@ class GridSearch:
         self.open, self.over = list(range(len(images))), list[int]()
         self.state = join(progress, device) if progress else begin(level.t, len(images), kept, device)
         self.scan: Scan | None = None
-        self.decided = False
-        self.left = list(RANKINGS)
+        self.stages = LAST_STAGES if proves else RANKINGS
+        if self.done == len(self.stages):
+            self.over, self.open = self.open, []
+
+    @property
+    def done(self) -> int:
+        """How many of the stages behind the scan are over."""
+        return max(0, self.state.position - self.level.sets)
 
     def rows(self) -> list[int]:
         """Rows with work left, in order."""
@@ -84,11 +94,13 @@ class GridSearch:
             return Findings()
         if self.state.position < self.level.sets:
             return self._scan_some()
-        if self.proves and not self.decided:
-            self.decided = True
-            return Findings(decided=dict(zip(self.open, self.state.safe.tolist(), strict=True)))
-        found = self._accumulate(getattr(self.state, self.left.pop(0)))
-        if not self.left:
+        stage = self.stages[self.done]
+        if stage == "decide":
+            found = Findings(decided=dict(zip(self.open, self.state.safe.tolist(), strict=True)))
+        else:
+            found = self._accumulate(getattr(self.state, stage))
+        self.state = replace(self.state, position=self.state.position + 1)
+        if self.done == len(self.stages):
             self.over, self.open = self.open, []
         return found
 
@@ -104,10 +116,8 @@ class GridSearch:
         return min(1.0, self.state.position / self.level.sets)
 
     def progress(self, row: int) -> GridProgress:
-        """Where a row stands; one past the end when all is done, so that a resumed run need not look again."""
-        if row in self.over:
-            return replace(split(self.state, [self.over.index(row)]), position=self.level.sets + 1)
-        return split(self.state, [self.open.index(row)])
+        """Where a row stands; past the last set when it was scanned, so that a resumed run need not look again."""
+        return split(self.state, [(self.over if row in self.over else self.open).index(row)])
 
     def _scan_some(self) -> Findings:
         rows, level = self.open, self.level
