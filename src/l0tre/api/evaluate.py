@@ -65,7 +65,7 @@ def evaluate(
         device: Where to compute, if ``network`` is not loaded yet.
         time_budget: Seconds; ``None`` for no limit.
         out: A new folder for a run that survives a crash and can be resumed.
-        stop: Asked between two steps; ends the evaluation with what there is.
+        stop: Asked in every step; a yes ends the evaluation behind that step, with what there is.
         extra_config: More entries for the stored configuration.
         tuning: How much is done at a time and for how long; changes speed only, and is not stored.
 
@@ -218,7 +218,7 @@ def resume(
         network: The network, if it did not come from a file or a name; it must be the same one.
         device: Where to compute.
         time_budget: Seconds for this call; ``None`` for no limit.
-        stop: Asked between two steps.
+        stop: Asked in every step; a yes ends the work behind that step.
         tuning: As for :func:`evaluate`.
 
     Returns:

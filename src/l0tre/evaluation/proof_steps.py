@@ -64,7 +64,7 @@ class _Schedule:
         if not self.can_use_boxes or local is None:
             return False
         if proof is not None and proof.nodes:
-            return proof.boxed
+            return proof.boxed  # cells split the root at once: where it is open behind them, they gave up
         # Single pixels are boxes at once, and cheap.
         return local.flat or self.level.t == 1 or image in self.boxed
 
