@@ -57,6 +57,7 @@ def possible_differences(a: Snapshot, b: Snapshot) -> list[Fraction]:
     return [Fraction(x - y, len(common)) for x in sums(first) for y in sums(second)] if common else []
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(bounds_of_network, bounds_of_network)
 def test_the_order_is_what_all_possible_radii_agree_on(
@@ -250,6 +251,7 @@ def test_stopped_comparisons_go_on_and_finished_networks_are_not_repeated(tmp_pa
     assert (out / "one" / "run.db").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_another_question_does_not_resume_the_runs(tmp_path: Path) -> None:
     networks, images = two_networks()
     out = tmp_path / "out"

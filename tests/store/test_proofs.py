@@ -1,6 +1,7 @@
 """Proofs left in the middle: gone on with under the tree they belong to, dropped where they cannot be right."""
 
 import hashlib
+import itertools
 import sqlite3
 import struct
 from fractions import Fraction
@@ -87,9 +88,27 @@ def test_a_proof_is_gone_on_with_under_its_own_tree(image: bool, tmp_path: Path)
     assert 0 < proof.proved < proof.total == SIZE
     assert proof.proved + open_share(proof, tree) == proof.total
     assert proof.tree == hashlib.sha256(struct.pack(f"<{tree.slots}q", *tree.order.tolist())).hexdigest()
-    resumed = l0tre.resume(tmp_path / "run", network).images[0]
+    resumed = l0tre.resume(tmp_path / "run", network, tuning=TUNING).images[0]
     assert (resumed.lower, resumed.upper, resumed.queries) == (0, 1, whole.queries)
     assert (whole.lower, whole.upper) == (0, 1)
+
+
+@pytest.mark.parametrize("asked", [1, 2, 3, 4])
+def test_a_proof_is_kept_whenever_somebody_asks_to_stop(asked: int, tmp_path: Path) -> None:
+    """Boxes are kept only where a run is left, so the step that learns of it must be the last one."""
+    network, folder = spotted(0, image=True), tmp_path / "run"
+    whole = l0tre.evaluate(network, image_of(network), [0], **OPTIONS).images[0]
+    result = l0tre.evaluate(network, image_of(network), [0], out=folder, time_budget=0.0, **OPTIONS)
+    kept = 0
+    for _ in range(100):
+        if result.finished:
+            break
+        answers = (number == asked for number in itertools.count(1))  # yes, but only once
+        result = l0tre.resume(folder, network, stop=answers.__next__, tuning=TUNING)
+        kept += sum(proof.nodes > 0 for proof in stored(folder).values())
+    assert result.finished
+    assert kept > 0
+    assert result.images[0].queries == whole.queries
 
 
 @pytest.mark.slow

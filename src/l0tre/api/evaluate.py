@@ -68,7 +68,7 @@ def evaluate(
         device: Where to compute, if ``network`` is not loaded yet.
         time_budget: Seconds; ``None`` for no limit.
         out: A new folder for a run that survives a crash and can be resumed.
-        stop: Asked between two steps; ends the evaluation with what there is.
+        stop: Asked in every step; a yes ends the evaluation behind that step, with what there is.
         extra_config: More entries for the stored configuration.
         tuning: How much is done at a time and for how long; changes speed only, and is not stored.
 
@@ -232,7 +232,7 @@ def resume(
             name or a file is loaded with the mean and the standard deviation of the run.
         device: Where to compute.
         time_budget: Seconds for this call; ``None`` for no limit.
-        stop: Asked between two steps.
+        stop: Asked in every step; a yes ends the work behind that step.
         trust_run: Import the Python code that the run names, without your naming it again. Code inside the run folder
             is never imported.
         tuning: As for :func:`evaluate`.

@@ -41,7 +41,7 @@ def go_on(
         settings: How to search.
         domain: What may change; default every pixel or feature in [0, 1].
         time_budget: Seconds for this call; ``None`` for no limit.
-        stop: Asked between two steps.
+        stop: Asked in every step; a yes ends the work behind that step.
 
     Returns:
         The snapshots; of a finished run the stored one alone, and nothing is computed.

@@ -5,13 +5,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
+import torch
 from torch import Tensor
 
 from l0tre.certify.boxes.box_search import BoxSearch
 from l0tre.certify.cells.cell_search import CellSearch, Step
 from l0tre.certify.proof import Proof
 from l0tre.certify.prover import Prover
-from l0tre.certify.regions.nodes import BoxNodes
+from l0tre.certify.regions.nodes import BoxNodes, root
 from l0tre.errors import InternalError
 from l0tre.findings import Evidence, Findings, Halted
 from l0tre.objective import Specification
@@ -107,7 +108,10 @@ class ProofSearch:
         return self.proofs[row].share
 
     def progress(self, row: int) -> Proof:
-        """What a later search goes on from."""
+        """What a later search goes on from: all sets for a row that was handed on."""
+        if row in self.handed:
+            proof = self.proofs[row]
+            return replace(proof, proved=Fraction(0), fronts=(root(0, proof.t, torch.device("cpu")),))
         fronts = self.search.left(row)
         if not fronts:
             raise self._wrong(row, "although none is open")

@@ -47,6 +47,7 @@ def strengthen(ledger: Ledger) -> Iterator[None]:
             bounds[image] = replace(bounds[image], attacked=True)
         ledger.spend(block, time.monotonic() - began, meter.spent.tolist())
         ledger.record(block)
+        ledger.halted()  # asked once a step, so that the driver knows
         yield
 
 

@@ -32,7 +32,7 @@ def drive(
         state: Bounds and positions to go on from; updated in place, always consistent between two snapshots.
         recorder: Told of every step before its snapshot is given out.
         time_budget: Seconds for this call; ``None`` for no limit. At least one step is made.
-        stop: Asked between two steps.
+        stop: Asked in every step; once it says yes, that step is the last one.
         on_evidence: Told of every node of a certified proof.
 
     Yields:
@@ -40,12 +40,15 @@ def drive(
     """
     if time_budget is not None and not time_budget >= 0:
         raise ConfigError(f"the time budget is {time_budget} seconds: give 0 or more")
-    ledger = Ledger(problem, state, recorder)
     began = time.monotonic()
-    ledger.halted = lambda: stop() or (time_budget is not None and time.monotonic() - began >= time_budget)
+
+    def over() -> bool:
+        return stop() or (time_budget is not None and time.monotonic() - began >= time_budget)
+
+    ledger = Ledger(problem, state, recorder, over)
     for _ in _steps(ledger, on_evidence):
         yield ledger.snapshot()
-        if ledger.halted():
+        if ledger.ending:
             return
     state.finished = True
     ledger.record(())

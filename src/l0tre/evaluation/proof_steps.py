@@ -64,7 +64,7 @@ class _Schedule:
         if not self.can_use_boxes:
             return False
         if proof is not None and proof.nodes:
-            return proof.boxed
+            return proof.boxed  # cells split the root at once: where it is open behind them, they gave up
         # Single groups are boxes at once, and cheap.
         return (local is not None and local.flat) or self.level.t == 1 or image in self.boxed
 

@@ -77,7 +77,7 @@ def visit(
         search.drop(gained)
         left = search.rows()
         for row in search.handed:
-            ledger.forget(block[row])
+            ledger.keep(block[row], search.progress(row))
         if closes:
             ended = [
                 row for row in rows if row not in left and (row not in search.handed or ledger.is_done(block[row]))
@@ -92,13 +92,14 @@ def visit(
         level.over.update(closed)
         now = time.monotonic()
         out_of_time = now - began > patience
-        pause = ledger.problem.tuning.record_seconds
-        if now - last >= pause or len(left) < len(rows) or out_of_time or not found.queries or ledger.halted():
+        leaving = ledger.halted() or out_of_time
+        due = leaving or now - last >= ledger.problem.tuning.record_seconds
+        if due or ledger.news or len(left) < len(rows) or not found.queries:
             ledger.spend([block[row] for row in rows], now - last, 0)
             last = now
             for row in left:
                 level.shares[block[row]] = search.share(row)
-                if search.light or out_of_time or ledger.halted():
+                if search.light or leaving:
                     ledger.keep(block[row], search.progress(row))
             ledger.share = level.share
             ledger.record([block[row] for row in rows])

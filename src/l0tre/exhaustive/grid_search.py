@@ -19,12 +19,31 @@ from l0tre.findings import Findings
 from l0tre.memory import Batcher
 from l0tre.objective import Specification
 
-__all__ = ["Decision", "GridSearch"]
+__all__ = ["Decision", "GridSearch", "end_of"]
 
 # Which sets of a chunk are safe for some rows of the block: bool ``[rows, sets]``.
 Decision = Callable[[Sequence[int], Chunk], Tensor]
 
-RANKINGS = ("by_score", "by_margin")  # what is accumulated, one after the other
+# What comes when all sets were scanned, one step each: the level is decided, then each ranking is accumulated. A
+# position beyond the last set counts the steps that are done, so that they too are gone on with after a stop.
+LAST_STEPS = ("decide", "by_score", "by_margin")
+
+
+def end_of(level: Level, *, proves: bool) -> int:
+    """The position of an image that a search has nothing left to do for.
+
+    Args:
+        level: The search space.
+        proves: Whether the level is decided.
+
+    Returns:
+        How many sets there are, and steps behind their scan.
+    """
+    return level.sets + len(_last_steps(proves))
+
+
+def _last_steps(proves: bool) -> tuple[str, ...]:
+    return LAST_STEPS if proves else LAST_STEPS[1:]
 
 
 class GridSearch:
@@ -71,8 +90,7 @@ class GridSearch:
         self.open, self.over = list(range(len(images))), list[int]()
         self.state = join(progress, device) if progress else begin(level.t, len(images), kept, device)
         self.scan: Scan | None = None
-        self.decided = False
-        self.left = list(RANKINGS)
+        self.last = _last_steps(proves)
 
     def rows(self) -> list[int]:
         """Rows with work left, in order."""
@@ -84,11 +102,13 @@ class GridSearch:
             return Findings()
         if self.state.position < self.level.sets:
             return self._scan_some()
-        if self.proves and not self.decided:
-            self.decided = True
-            return Findings(decided=dict(zip(self.open, self.state.safe.tolist(), strict=True)))
-        found = self._accumulate(getattr(self.state, self.left.pop(0)))
-        if not self.left:
+        step = self.last[self.state.position - self.level.sets]
+        if step == "decide":
+            found = Findings(decided=dict(zip(self.open, self.state.safe.tolist(), strict=True)))
+        else:
+            found = self._accumulate(getattr(self.state, step))
+        self.state = replace(self.state, position=self.state.position + 1)
+        if self.state.position == end_of(self.level, proves=self.proves):
             self.over, self.open = self.open, []
         return found
 
@@ -104,10 +124,8 @@ class GridSearch:
         return min(1.0, self.state.position / self.level.sets)
 
     def progress(self, row: int) -> GridProgress:
-        """Where a row stands; one past the end when all is done, so that a resumed run need not look again."""
-        if row in self.over:
-            return replace(split(self.state, [self.over.index(row)]), position=self.level.sets + 1)
-        return split(self.state, [self.open.index(row)])
+        """Where a row stands; at the end of the level when all is done, so that a resumed run need not look again."""
+        return split(self.state, [(self.over or self.open).index(row)])
 
     def _scan_some(self) -> Findings:
         rows, level = self.open, self.level

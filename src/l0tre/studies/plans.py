@@ -65,7 +65,7 @@ def carry_out(
         seed: Of the choice of images.
         device: Where to compute.
         time_budget: Seconds for each run; ``None`` for no limit.
-        stop: Asked between two steps.
+        stop: Asked in every step; a yes ends the work behind that step.
         watch: Goes through the snapshots of each run.
 
     Raises:

@@ -50,6 +50,7 @@ def refused(made: Certificate, case: Case, match: str) -> None:
         accepted(made, case)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "radius"), CASES)
 def test_what_the_prover_writes_passes(seed: int, radius: int) -> None:
     case, made = random_case(seed), proof(seed, radius)
@@ -91,6 +92,7 @@ MUTATIONS: dict[str, tuple[Callable[[Certificate], Certificate], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_tampered_proofs_are_refused(name: str) -> None:
     mutate, match = MUTATIONS[name]
@@ -106,6 +108,7 @@ def widened(made: Certificate) -> Certificate:
     return replace(made, radius=made.radius + 1, cells=cells, low=low, high=high)
 
 
+@pytest.mark.slow
 def test_a_larger_radius_is_refused_where_it_is_not_safe() -> None:
     tried = 0
     for seed, radius in CASES:
@@ -116,6 +119,7 @@ def test_a_larger_radius_is_refused_where_it_is_not_safe() -> None:
     assert tried > 3
 
 
+@pytest.mark.slow
 def test_a_cell_replaced_by_its_half_is_noticed() -> None:
     tried = 0
     for seed, radius in CASES:
@@ -132,6 +136,7 @@ def test_a_cell_replaced_by_its_half_is_noticed() -> None:
     assert tried > 20
 
 
+@pytest.mark.slow
 def test_a_moved_face_is_noticed() -> None:
     tried = 0
     for seed, radius in CASES:
@@ -146,6 +151,7 @@ def test_a_moved_face_is_noticed() -> None:
     assert tried > 20
 
 
+@pytest.mark.slow
 def test_other_subjects_are_noticed() -> None:
     seeds = [seed for seed, radius in CASES if radius == 1 and proof(seed, 1) is not None]
     for seed, other in zip(seeds, seeds[1:] + seeds[:1], strict=True):

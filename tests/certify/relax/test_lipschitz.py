@@ -338,6 +338,7 @@ def test_a_grid_of_another_domain_is_refused() -> None:
         axis_gaps(make_domain((2,)), make_grid(make_domain((3,)), 0.5))
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 3 * len(KINDS)), st.sampled_from([0.11, 0.3, 0.5, 2.0]), st.sampled_from(["uniform", "paper"]))
 def test_every_input_has_a_grid_point_within_half_a_gap(seed: int, epsilon: float, kind: GridKind) -> None:
