@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quick test lint types unit docs fuzz bench clean
+.PHONY: help setup demo quick test lint types unit docs fuzz chaos bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -51,8 +51,12 @@ SECONDS ?= 600
 fuzz: $(READY)  ## look for wrong proofs on random networks, make fuzz SECONDS=600
 	$(BIN)/python -m fuzz --seconds $(SECONDS)
 
+chaos: $(READY)  ## kills, flipped bits, full disks and two processes at once for run folders, make chaos SECONDS=600
+	$(BIN)/python -m chaos --seconds $(SECONDS)
+
 bench: $(READY)  ## the benchmark: forward passes per second, seconds per image, proofs
 	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks.memory
 	$(BIN)/python -m benchmarks.certify sdnn mnist5k --resize --radius 1 --images 10
 
 clean:  ## remove what the other targets made

@@ -11,8 +11,7 @@ import l0tre
 from fuzz.calibrate import Flip
 from fuzz.compare import MEMORY, SECONDS, Complaint, Trial, evaluated, muted, words
 from fuzz.regions import Space, box_nodes, cell_nodes, held
-from l0tre.certify.boxes.box_bounds import lower_bounds
-from l0tre.certify.boxes.head import above
+from l0tre.certify.boxes.margin_errors import is_safe
 from l0tre.certify.cells.cell_search import CellSearch
 from l0tre.certify.checker.certificate import make_certificate
 from l0tre.certify.checker.check import spread_of
@@ -109,11 +108,10 @@ def _around(space: Space, flips: Sequence[Flip], t: int) -> list[Nodes]:
 def _probe_prover(trial: Trial, space: Space, search: CellSearch, flips: Sequence[Flip], t: int) -> list[Complaint]:
     for nodes in _around(space, flips, t):
         trial.tally.probes += len(nodes)
-        for touching in (True, False):
-            with torch.inference_mode():
-                proved = bound(search.instance, nodes, search.row_bytes, touching=touching).proved
-            if bool(proved.any()):
-                return [_complaint("prover's bounds", space, nodes.pick(proved), flips)]
+        with torch.inference_mode():
+            proved = bound(search.instance, nodes, search.row_bytes).proved
+        if bool(proved.any()):
+            return [_complaint("prover's bounds", space, nodes.pick(proved), flips)]
     return []
 
 
@@ -121,11 +119,15 @@ def _probe_clusters(trial: Trial, prover: Prover, space: Space, flips: Sequence[
     nodes = box_nodes(space, flips, t)
     if nodes is None:
         return []
-    trial.tally.probes += len(nodes)
-    ground = prover.search_boxes(t, *_image(trial), [None]).windowed
-    with torch.inference_mode():
-        proved = above(ground, nodes.image, lower_bounds(ground, nodes)[0], t)
-    return [_complaint("clusters' bounds", space, nodes.pick(proved), flips)] if bool(proved.any()) else []
+    for share in (1.0, 0.0):  # in windows where there are any, and by forms of whole layers
+        trial.tally.probes += len(nodes)
+        tuned = replace(prover, tuning=replace(prover.tuning, meeting_share=share))
+        bounder = tuned.search_boxes(t, *_image(trial), [None]).bounder
+        with torch.inference_mode():
+            proved = is_safe(bounder.instance, nodes.image, bounder.bound(nodes)[0], t)
+        if bool(proved.any()):
+            return [_complaint(f"{type(bounder).__name__}'s bounds", space, nodes.pick(proved), flips)]
+    return []
 
 
 def _complaint(check: str, space: Space, nodes: Nodes, flips: Sequence[Flip]) -> Complaint:

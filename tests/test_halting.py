@@ -13,9 +13,10 @@ from l0tre.errors import ConfigError
 from l0tre.exhaustive.grid_scan import make_level
 from l0tre.exhaustive.grid_search import GridSearch
 from l0tre.exhaustive.scanner import Engine, make_scanner
-from l0tre.halting import GRACE, Clock, Halted
+from l0tre.halting import Clock, Halted
 from l0tre.memory import Batcher
 from l0tre.objective import AllRivals
+from l0tre.tuning import Tuning
 from tests.tools import plain_network, tiny_module
 
 
@@ -39,7 +40,7 @@ def test_no_batch_begins_after_a_halt() -> None:
         seen.append(stop - start)
         return torch.rand(stop - start, *shape)
 
-    batcher = Batcher(plain_network(module, shape, sample_bytes=100), 1000, Alarm(lambda call: call == 3))
+    batcher = Batcher(plain_network(module, shape, sample_bytes=100), 1000, pulse=Alarm(lambda call: call == 3))
     with pytest.raises(Halted):
         batcher.run(95, make)
     assert seen == [10, 10]
@@ -47,14 +48,17 @@ def test_no_batch_begins_after_a_halt() -> None:
 
 def test_a_step_is_left_only_when_it_should_stop_and_has_lasted() -> None:
     halted = [False]
-    clock = Clock(lambda: halted[0])
-    clock.began = time.monotonic() - 2 * GRACE
+    clock = Clock(lambda: halted[0], 100.0)
+    clock.began = time.monotonic() - 200.0
     assert not clock.over()
     halted[0] = True
     assert clock.over()
     with pytest.raises(Halted):
         clock.pulse()
     clock.start()
+    assert not clock.over()
+    clock.began = time.monotonic() - 200.0
+    clock.rest()
     assert not clock.over()
 
 
@@ -80,7 +84,7 @@ def test_a_grid_search_goes_on_where_it_was_halted(calls: set[int]) -> None:
     claims = AllRivals(network.scores(images).argmax(1))
 
     def search(pulse: Callable[[], None]) -> list[tuple[object, object]]:
-        batcher = Batcher(network, 2**22, pulse)
+        batcher = Batcher(network, 2**22, pulse=pulse)
         scanner, _, width = make_scanner(Engine(None, "test"), level, batcher, 2**22)
         work = GridSearch(scanner, level, batcher, images, claims, [], width=width)
         decided: dict[int, bool] = {}
@@ -118,11 +122,10 @@ def test_an_attack_keeps_what_it_has_when_it_is_halted() -> None:
         assert bool((result.adversarial[~result.found] == images[~result.found]).all())
 
 
-def test_time_that_is_over_before_all_inputs_are_classified(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_that_is_over_before_all_inputs_are_classified() -> None:
     module, shape = tiny_module("dense", 3)
-    monkeypatch.setattr("l0tre.halting.GRACE", -1.0)
-    images = torch.rand(4, *shape)
+    images, at_once = torch.rand(4, *shape), Tuning(grace_seconds=-1.0)
     with pytest.raises(ConfigError, match="before the network had classified all inputs"):
-        l0tre.evaluate(plain_network(module, shape), images, time_budget=0)
+        l0tre.evaluate(plain_network(module, shape), images, time_budget=0, tuning=at_once)
     with pytest.raises(KeyboardInterrupt):
-        l0tre.evaluate(plain_network(module, shape), images, stop=lambda: True)
+        l0tre.evaluate(plain_network(module, shape), images, stop=lambda: True, tuning=at_once)

@@ -1,3 +1,7 @@
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -71,3 +75,39 @@ def test_too_little_memory_for_one_input_is_an_error() -> None:
     network = Network(forward, forward, (4,), 3, torch.device("cpu"), None, "small", sample_bytes=1000)
     with pytest.raises(ModelError, match="too little memory"):
         Batcher(network, 16_000).run(2, lambda a, b: torch.zeros(b - a, 4))
+
+
+GROWTH = """
+import torch
+from l0tre.limits import peak_host_bytes
+from l0tre.memory import Batcher
+from tests.tools import plain_network
+torch.set_num_threads(1)
+layers = [torch.nn.Conv2d(3, 16, 3, 2, 1), torch.nn.ReLU(), torch.nn.AdaptiveMaxPool2d(4), torch.nn.Flatten()]
+network = plain_network(torch.nn.Sequential(*layers, torch.nn.Linear(256, 10)), (3, 224, 224), sample_bytes=2**20)
+batcher, image, ranks = Batcher(network, 2**25), torch.ones(1, 3 * 224 * 224), torch.arange(3 * 224 * 224)[None]
+
+def make(first, last):
+    rows = torch.zeros(last - first, dtype=torch.int64)
+    near = ranks[rows] <= torch.arange(first, last)[:, None]
+    return torch.where(near, image[rows], image[rows]).view(-1, 3, 224, 224)
+
+peaks = []
+for batches in (8, 80):
+    with torch.inference_mode():
+        batcher.run(batches * batcher.rows, make)
+    peaks.append(peak_host_bytes())
+print(batcher.rows, peaks[1] - peaks[0])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the allocator of glibc")
+def test_memory_does_not_grow_with_the_number_of_batches() -> None:
+    """Small results between the large blocks of the batches would keep these from being used again."""
+    words = [sys.executable, "-c", GROWTH]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    result = subprocess.run(words, capture_output=True, text=True, check=True, env=environment)
+    rows, grown = map(int, result.stdout.split())
+    assert rows == 32
+    assert grown < 2**27  # in 72 batches of 19 MB more

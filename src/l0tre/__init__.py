@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from l0tre.errors import L0treError, L0treWarning
     from l0tre.evaluation.results import ImageBounds, Result, Snapshot, Witness
     from l0tre.model.network import Network
+    from l0tre.tuning import PerDevice, Tuning
 
 __version__ = "0.1.0"
 
@@ -38,9 +39,11 @@ __all__ = [
     "L0treError",
     "L0treWarning",
     "Network",
+    "PerDevice",
     "Result",
     "Sensitivity",
     "Snapshot",
+    "Tuning",
     "Verdict",
     "Witness",
     "anytime",
@@ -80,6 +83,7 @@ _HOMES = {
     "l0tre.evaluation.results": ("ImageBounds", "Result", "Snapshot", "Witness"),
     "l0tre.api.sensitivity": ("Sensitivity", "sensitivity"),
     "l0tre.api.verify": ("Verdict", "verify"),
+    "l0tre.tuning": ("PerDevice", "Tuning"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

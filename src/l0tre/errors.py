@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import os
 import warnings
 from types import ModuleType
 
@@ -10,6 +11,7 @@ __all__ = [
     "ConfigError",
     "DataError",
     "InternalError",
+    "Interrupted",
     "L0treError",
     "L0treWarning",
     "MissingExtraError",
@@ -18,6 +20,11 @@ __all__ = [
     "require",
     "warn",
 ]
+
+
+# Variables that a package reads when it is imported. onnxruntime would store a device identifier and look up a host;
+# its function for switching that off comes too late.
+QUIET = {"onnxruntime": {"ORT_DISABLE_TELEMETRY": "1"}}
 
 
 class L0treError(Exception):
@@ -52,6 +59,10 @@ class InternalError(L0treError):
     """The bookkeeping of a proof contradicts itself, a defect in l0tre: nothing is claimed, the user can report it."""
 
 
+class Interrupted(BaseException):  # nobody is to catch it as an error
+    """The user asked the command line to end at once."""
+
+
 class MissingExtraError(L0treError):
     """An optional dependency is not installed."""
 
@@ -78,10 +89,11 @@ def require(module: str, extra: str) -> ModuleType:
     Raises:
         MissingExtraError: If it is not installed; the message names the extra.
     """
+    package = module.partition(".")[0]
+    os.environ.update(QUIET.get(package, {}))
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        package = module.partition(".")[0]
         raise MissingExtraError(
             f"{package} is needed here and cannot be imported ({error}); install it with: pip install 'l0tre[{extra}]'"
         ) from error

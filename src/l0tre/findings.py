@@ -62,7 +62,7 @@ class LevelSearch(Protocol[Progress]):
 
     @property
     def handed(self) -> Set[int]:
-        """Rows that this search has left to another one, which begins anew."""
+        """Rows that this search has left to another one, which begins anew; their progress says so."""
 
     def rows(self) -> list[int]:
         """Rows with work left, in order."""
@@ -77,4 +77,4 @@ class LevelSearch(Protocol[Progress]):
         """How much of the level is done for a row, from 0 to 1."""
 
     def progress(self, row: int) -> Progress:
-        """What a later search goes on from, for a row with work left."""
+        """What a later search goes on from, for a row with work left or one that was handed on."""

@@ -1,28 +1,25 @@
 """A memory budget in bytes, and batches that fit it."""
 
 import copy
-import os
 import re
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from l0tre.errors import ConfigError, ModelError
 from l0tre.halting import Halted
+from l0tre.limits import free_host_bytes
 from l0tre.model.network import Network
 from l0tre.model.rounding import Peaks
+from l0tre.tuning import DEFAULT_TUNING, Tuning
 
 __all__ = ["Batcher", "default_budget", "parse_size"]
 
 SHARE = 0.25  # of the memory that is free at the start
-# Activations of one batch, in bytes: on a CPU more than fits its caches is slower, on a GPU more is no faster.
-BATCH_BYTES = {"cpu": 2**25, "cuda": 2**33}
 PART = 0.2  # of a time limit that a batch may take
 SLOW = 1.0  # seconds of a batch, after which the next ones are smaller
-LEAST_ROWS = 32  # large networks are slower with smaller batches than this
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -43,21 +40,7 @@ def default_budget(device: torch.device) -> int:
     """A share of the memory that is free on a device now, in bytes."""
     if device.type == "cuda":
         return int(SHARE * torch.cuda.mem_get_info(device)[0])
-    return int(SHARE * _free_host_bytes())
-
-
-def _free_host_bytes() -> int:
-    free = [2**32]  # where nothing can be read: assume 4 GiB
-    meminfo = Path("/proc/meminfo")
-    if meminfo.exists():
-        match = re.search(r"MemAvailable:\s+(\d+) kB", meminfo.read_text())
-        free = [int(match[1]) * 1024] if match else free
-    elif hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
-        free = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2]
-    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
-    if limit.exists() and used.exists() and limit.read_text().strip().isdigit():  # a container's own limit
-        free.append(max(int(limit.read_text()) - int(used.read_text()), 0))
-    return min(free)
+    return int(SHARE * free_host_bytes())
 
 
 class Batcher:
@@ -73,19 +56,26 @@ class Batcher:
         row_seconds: What each row of the latest batch took; 0 before the first one.
     """
 
-    def __init__(self, network: Network, budget: int, pulse: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        network: Network,
+        budget: int,
+        tuning: Tuning = DEFAULT_TUNING,
+        pulse: Callable[[], None] = lambda: None,
+    ) -> None:
         """Get ready.
 
         Args:
             network: What is run.
             budget: Bytes that a batch may take.
+            tuning: How large batches are.
             pulse: Called before every batch; may raise ``Halted``.
         """
         self.network = network
         self.pulse = pulse
         self.row_seconds = 0.0
-        useful = BATCH_BYTES["cuda" if network.device.type == "cuda" else "cpu"] // network.sample_bytes
-        self.rows = max(1, min(max(useful, LEAST_ROWS), budget // network.sample_bytes))
+        useful = tuning.batch_bytes.on(network.device) // network.sample_bytes
+        self.rows = max(1, min(max(useful, tuning.least_rows), budget // network.sample_bytes))
 
     def within(self, seconds: float) -> "Batcher":
         """The same for that long: batches of a fraction of it, and a pulse that halts when it is over.
@@ -119,7 +109,9 @@ class Batcher:
         Raises:
             Halted: If the pulse does.
         """
-        parts: list[Tensor] = []
+        # In one piece: small results that stay between the large blocks of batches keep an allocator from using these
+        # again, so that memory grows with every batch.
+        scores = torch.empty(count, self.network.classes, device=self.network.device)
         start = 0
         while start < count:
             self.pulse()
@@ -127,7 +119,7 @@ class Batcher:
             began = time.monotonic()
             try:
                 x = make(start, stop)
-                parts.append(self.network.scores(x) if peaks is None else self.network.watched_scores(x, peaks))
+                scores[start:stop] = self.network.scores(x) if peaks is None else self.network.watched_scores(x, peaks)
             except torch.OutOfMemoryError as error:
                 if self.rows == 1:
                     raise ModelError("the device has too little memory for one input: use `device='cpu'`") from error
@@ -140,4 +132,4 @@ class Batcher:
             # Only between two batches can the work be left.
             if elapsed > SLOW and self.rows > 1:
                 self.rows //= 2
-        return torch.cat(parts) if parts else torch.empty(0, self.network.classes, device=self.network.device)
+        return scores

@@ -1,6 +1,7 @@
 """Run folders whose settings have names without units are read, shown and resumed."""
 
 import json
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from l0tre.data import from_arrays
 from l0tre.errors import StoreError
 from l0tre.evaluation.problem import Settings
 from l0tre.store import read_config, read_snapshot
-from l0tre.store.database import connect
+from tests.store.editing import make_old
 from tests.tools import SAMPLE_BYTES, plain_network, tiny_module
 
 OLD = {"memory_bytes": "memory", "sample_ms": "sample", "attack_queries": "attack"}
@@ -25,13 +26,14 @@ def begun(folder: Path) -> tuple[l0tre.Network, torch.Tensor, Settings]:
     images = torch.rand(3, *shape, generator=torch.Generator().manual_seed(0))
     settings = Settings(max_t=2, epsilon=0.5, memory_bytes=20 * SAMPLE_BYTES, attack_queries=7, guarantee="grid")
     next(go_on(folder, network, from_arrays(images), settings, stop=lambda: True))
-    connection = connect(folder / "run.db")
+    make_old(folder, 4)
+    connection = sqlite3.connect(folder / "run.db")
     (text,) = connection.execute("SELECT value FROM meta WHERE key = 'config'").fetchone()
     config = json.loads(text)
     assert set(OLD) <= set(config["settings"])
     config["settings"] = {OLD.get(name, name): value for name, value in config["settings"].items()}
     connection.execute("UPDATE meta SET value = ? WHERE key = 'config'", (json.dumps(config),))
-    connection.execute("UPDATE meta SET value = '4' WHERE key = 'format'")
+    connection.commit()
     connection.close()
     return network, images, settings
 

@@ -1,4 +1,4 @@
-"""Scenes, nodes and points inside nodes for the tests of the prover, and checks that several of them share."""
+"""Instances, nodes and points inside nodes for the tests of the prover, and checks that several of them share."""
 
 import itertools
 import random

@@ -154,7 +154,8 @@ def ranks_by_number(count: Callable[[Tensor], Tensor], patch: Patch) -> None:
     def ranks(self: Nodes) -> Tensor:
         return count(self.cells[:, :, None] == self.cells[:, None, :])
 
-    patch.setattr(Nodes, "ranks", ranks)
+    for kind in (CellNodes, BoxNodes):
+        patch.setattr(kind, "ranks", ranks)
 
 
 def other_domain(change: Callable[[Domain], Domain], patch: Patch) -> None:

@@ -46,7 +46,10 @@ def test_json_has_the_documented_keys_and_the_bounds_of_brute_force(
     files: Files, distances: list[int], guarantee: str
 ) -> None:
     answer = evaluate_json(files.model, files.data, "--epsilon", "0.5", "--guarantee", guarantee)
-    assert set(answer) == {"global", "images", "excluded", "config", "history"}
+    assert set(answer) == {"global", "images", "excluded", "config", "state", "history", "memory"}
+    assert answer["state"] is None  # no run folder
+    assert answer["memory"]["budget"] == answer["config"]["settings"]["memory_bytes"]
+    assert answer["memory"]["peak"] > 2**26  # torch alone takes more
     wanted = {"lower", "upper", "estimate", "uncertainty", "images", "converged", "excluded"}
     assert wanted <= set(answer["global"])
     assert answer["global"]["images"] == len(answer["images"]) == 6

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.cli.running import Files, Result, check_error, contents, l0tre, make_files, save_classifier
+from tests.store.editing import edit
 
 
 def shown(folder: Path) -> dict[str, Any]:
@@ -87,8 +88,8 @@ def test_a_run_goes_on_from_another_folder(files: Files, tmp_path: Path, monkeyp
     for model, out in (("net.onnx", "a"), ("net.py:f", "b")):
         assert l0tre("evaluate", model, "images.npz", "--out", f"../{out}", "--time-budget", "0", "-q").code == 0
     monkeypatch.chdir(tmp_path / "there")
-    for out in ("a", "b"):
-        assert l0tre("evaluate", f"../{out}", "--resume", "-q").code == 0
+    for out, words in (("a", []), ("b", ["--model", "../here/net.py:f"])):
+        assert l0tre("evaluate", f"../{out}", "--resume", "-q", *words).code == 0
         assert shown(tmp_path / out)["global"]["finished"] is True
 
 
@@ -116,11 +117,7 @@ def test_a_run_does_not_go_on_with_another_network(tmp_path: Path, kind: str) ->
     elif kind == "missing":
         Path(files.model).unlink()
     else:
-        with sqlite3.connect(out / "run.db") as database:
-            config = json.loads(database.execute("SELECT value FROM meta WHERE key = 'config'").fetchone()[0])
-            config["model"]["std"] = [2.0]
-            database.execute("UPDATE meta SET value = ? WHERE key = 'config'", (json.dumps(config),))
-        database.close()
+        edit(out, "UPDATE meta SET value = json_set(value, '$.model.std', json('[2.0]')) WHERE key = 'config'")
     before = shown(out)
     word = "there is no file" if kind == "missing" else "operations differ"
     check_error(l0tre("evaluate", out, "--resume"), word, "tiny.onnx")
@@ -135,7 +132,7 @@ def test_a_run_does_not_go_on_with_an_edited_function(files: Files, tmp_path: Pa
     words = ("--out", tmp_path / "run", "--time-budget", "0", "-q")
     assert l0tre("evaluate", place, tmp_path / "images.npz", *words).code == 0
     model.write_text("def f(x):\n    return x.flatten(1)[:, 3:6] * 2  # other weights\n")
-    check_error(l0tre("evaluate", tmp_path / "run", "--resume"), "net.py:f", "began with")
+    check_error(l0tre("evaluate", tmp_path / "run", "--resume", "--model", place), "net.py:f", "began with")
 
 
 @pytest.mark.parametrize("kind", ["missing", "empty", "not a run", "file"])

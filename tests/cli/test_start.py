@@ -50,6 +50,16 @@ def test_importing_the_package_does_not_load_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_reading_a_run_loads_no_prover() -> None:
+    """What is stored of a proof is data: bounds, open nodes, counts."""
+    engines = [
+        f"l0tre.{name}" for name in ("attacks", "certify.prover", "certify.boxes", "certify.cells", "certify.relax")
+    ]
+    code = f"import sys, l0tre.store; sys.exit(str([name for name in {engines} if name in sys.modules] or ''))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.stderr.strip() == ""
+
+
 def test_the_package_can_be_run() -> None:
     command = [sys.executable, "-m", "l0tre"]
     version = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)

@@ -272,6 +272,11 @@ def test_the_exporter_is_silent(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 REFUSED: dict[str, tuple[Callable[[Tensor, Function], Tensor], str]] = {
+    "layer normalisation": (lambda x, _: F.layer_norm(x, (8,)), "aten.layer_norm.default divides by a spread"),
+    "attention": (
+        lambda x, _: torch.bmm(x.flatten(2), x.flatten(2).transpose(1, 2)),
+        "aten.bmm.default multiplies values that both",
+    ),
     "unknown operation": (lambda x, _: x.cumsum(1), "aten.cumsum.default is not supported.*conv2d, .*linear"),
     "sine": (lambda x, m: m.linear(x).sin(), "aten.sin.default"),
     "mean of the batch": (lambda x, _: x - x.mean(0, keepdim=True), "aten.mean.dim.*batch"),

@@ -74,6 +74,30 @@ def test_ranges_and_lines_hold(operation: Operation, place: float, size: float, 
 @pytest.mark.parametrize("operation", BOUNDED, ids=NAMES)
 @given(st.floats(-50, 50) | st.sampled_from([-3.0, 0.0, 3.0]), st.sampled_from(SIZES), st.floats(0, 1))
 @settings(max_examples=60, deadline=None, derandomize=True)
+def test_parallel_lines_hold(operation: Operation, place: float, size: float, share: float) -> None:
+    low, high = place - share * size, place + (1 - share) * size
+    x = points(low, high)
+    value = run_operation(operation, x)
+    ends = (torch.tensor([end], dtype=torch.float64) for end in (low, high))
+    slope, start, end = bounds_of(operation).parallel(operation, *ends)
+    room = 2e-15 * (1 + value.abs() + x.abs() * slope.abs())
+    assert bool((value - slope * x - start >= -room).all())
+    assert bool((slope * x + end - value >= -room).all())
+    least, most = bounds_of(operation).slopes(operation)
+    assert least <= float(slope) <= most
+
+
+@pytest.mark.parametrize("operation", BOUNDED, ids=NAMES)
+def test_no_range_gives_no_parallel_lines(operation: Operation) -> None:
+    for low, high in ((math.nan, math.nan), (math.nan, 1.0), (-1.0, math.nan), (-math.inf, math.inf)):
+        ends = [torch.tensor([end], dtype=torch.float64) for end in (low, high)]
+        lines = torch.cat(bounds_of(operation).parallel(operation, ends[0], ends[1]))
+        assert not bool(torch.isfinite(lines).all())
+
+
+@pytest.mark.parametrize("operation", BOUNDED, ids=NAMES)
+@given(st.floats(-50, 50) | st.sampled_from([-3.0, 0.0, 3.0]), st.sampled_from(SIZES), st.floats(0, 1))
+@settings(max_examples=60, deadline=None, derandomize=True)
 def test_derivatives_lie_in_their_ranges(operation: Operation, place: float, size: float, share: float) -> None:
     low, high = place - share * size, place + (1 - share) * size
     x, bounds = points(low, high), bounds_of(operation)

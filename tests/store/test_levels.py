@@ -11,6 +11,7 @@ import l0tre
 from l0tre.evaluation.problem import GuaranteeWish
 from l0tre.evaluation.results import Snapshot
 from l0tre.store import read_levels, read_snapshot
+from tests.store.editing import make_old
 from tests.tools import SAMPLE_BYTES, plain_network, tiny_module
 
 OPTIONS: dict[str, Any] = {"epsilon": 0.5, "memory_bytes": 30 * SAMPLE_BYTES}
@@ -101,14 +102,6 @@ def test_interruptions_change_no_level(tmp_path: Path) -> None:
     assert set(reached) == {1, 2, 3}  # levels not begun are not shown
 
 
-def make_format_2(folder: Path) -> None:
-    connection = sqlite3.connect(folder / "run.db")
-    connection.execute("DROP TABLE levels")
-    connection.execute("UPDATE meta SET value = '2' WHERE key = 'format'")
-    connection.commit()
-    connection.close()
-
-
 def test_runs_of_format_2_are_read_and_resumed(tmp_path: Path) -> None:
     module, images = problem()
     network = plain_network(module, tuple(images.shape[1:]))
@@ -118,11 +111,11 @@ def test_runs_of_format_2_are_read_and_resumed(tmp_path: Path) -> None:
     for snapshot in l0tre.anytime(network, images, out=folder, **options):
         if snapshot.t == 2:
             break
-    make_format_2(folder)
+    make_old(folder, 2)
     latest = read_snapshot(folder)
     assert [bounds(level) for level in read_levels(folder)] == [bounds(latest)] * 2
     assert bounds(l0tre.resume(folder, network)) == bounds(whole)
     assert bounds(read_levels(folder)[-1]) == bounds(whole)
     connection = sqlite3.connect(folder / "run.db")
-    assert connection.execute("SELECT value FROM meta WHERE key = 'format'").fetchone() == ("5",)
+    assert connection.execute("SELECT value FROM meta WHERE key = 'format'").fetchone() == ("6",)
     connection.close()

@@ -14,17 +14,19 @@ from torch import nn
 
 import l0tre
 from l0tre.certify import prover as prover_module
-from l0tre.certify.boxes import box_search as clusters_module
 from l0tre.certify.proof import Proof
 from l0tre.certify.regions.nodes import shares
 from l0tre.certify.regions.tree import Tree, make_tree
 from l0tre.domain import make_domain
 from l0tre.errors import StoreError
-from l0tre.evaluation import visit as visiting
 from l0tre.store import open_run, read_snapshot
+from l0tre.tuning import PerDevice, Tuning
+from tests.store.editing import edit, make_old
 
 SIZE, PLACE, WIDTH = 8, 0.37, 0.02
-OPTIONS: dict[str, Any] = {"max_t": 1, "guarantee": "certified", "attack_queries": 0}
+# Every batch is a recorded step, so that a proof of milliseconds can be left in its middle.
+TUNING = Tuning(record_seconds=0.0, box_step_seconds=0.0, boxes=PerDevice(3, 3))
+OPTIONS: dict[str, Any] = {"max_t": 1, "guarantee": "certified", "attack_queries": 0, "tuning": TUNING}
 
 
 def spotted(feature: int, *, image: bool = False) -> l0tre.Network:
@@ -53,22 +55,11 @@ def turned(domain: l0tre.Domain, graph: Any = None) -> Tree:
     return Tree(tree.depth, tree.order.roll(tree.slots // 2), tree.sizes, tree.heights)
 
 
-@pytest.fixture(autouse=True)
-def _short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every batch is a recorded step, so that a proof of milliseconds can be left in its middle."""
-    ticks = itertools.count()
-    clock = type("Clock", (), {"monotonic": staticmethod(lambda: float(next(ticks)))})
-    monkeypatch.setattr(clusters_module, "time", clock)
-    monkeypatch.setattr(clusters_module, "STEP_SECONDS", 1.5)
-    monkeypatch.setattr(clusters_module, "MOST_BOXES", {"cpu": 3})
-    monkeypatch.setattr(visiting, "STEP_SECONDS", 0.0)
-
-
 def leave(folder: Path, network: l0tre.Network) -> Proof:
     """A run that stops when something is proved but not all; gives the proof that it leaves."""
     l0tre.evaluate(network, image_of(network), [0], out=folder, time_budget=0.0, **OPTIONS)
     while not any(proof.proved for proof in stored(folder).values()):
-        assert not l0tre.resume(folder, network, time_budget=0.0).finished
+        assert not l0tre.resume(folder, network, time_budget=0.0, tuning=TUNING).finished
     (proof,) = stored(folder).values()
     return proof
 
@@ -80,14 +71,6 @@ def stored(folder: Path) -> dict[int, Proof]:
         return run.load_state().proofs
     finally:
         run.close()
-
-
-def change(folder: Path, *statements: str) -> None:
-    connection = sqlite3.connect(folder / "run.db")
-    for statement in statements:
-        connection.execute(statement)
-    connection.commit()
-    connection.close()
 
 
 def open_share(proof: Proof, tree: Tree) -> Fraction:
@@ -105,9 +88,27 @@ def test_a_proof_is_gone_on_with_under_its_own_tree(image: bool, tmp_path: Path)
     assert 0 < proof.proved < proof.total == SIZE
     assert proof.proved + open_share(proof, tree) == proof.total
     assert proof.tree == hashlib.sha256(struct.pack(f"<{tree.slots}q", *tree.order.tolist())).hexdigest()
-    resumed = l0tre.resume(tmp_path / "run", network).images[0]
+    resumed = l0tre.resume(tmp_path / "run", network, tuning=TUNING).images[0]
     assert (resumed.lower, resumed.upper, resumed.queries) == (0, 1, whole.queries)
     assert (whole.lower, whole.upper) == (0, 1)
+
+
+@pytest.mark.parametrize("asked", [1, 2, 3, 4])
+def test_a_proof_is_kept_whenever_somebody_asks_to_stop(asked: int, tmp_path: Path) -> None:
+    """Boxes are kept only where a run is left, so the step that learns of it must be the last one."""
+    network, folder = spotted(0, image=True), tmp_path / "run"
+    whole = l0tre.evaluate(network, image_of(network), [0], **OPTIONS).images[0]
+    result = l0tre.evaluate(network, image_of(network), [0], out=folder, time_budget=0.0, **OPTIONS)
+    kept = 0
+    for _ in range(100):
+        if result.finished:
+            break
+        answers = (number == asked for number in itertools.count(1))  # yes, but only once
+        result = l0tre.resume(folder, network, stop=answers.__next__, tuning=TUNING)
+        kept += sum(proof.nodes > 0 for proof in stored(folder).values())
+    assert result.finished
+    assert kept > 0
+    assert result.images[0].queries == whole.queries
 
 
 @pytest.mark.slow
@@ -122,7 +123,7 @@ def test_under_another_tree_the_level_begins_anew(image: bool, tmp_path: Path, m
         before = leave(folder, network)
         with monkeypatch.context() as patch:
             patch.setattr(prover_module, "make_tree", turned)
-            l0tre.resume(folder, network, time_budget=0.0)
+            l0tre.resume(folder, network, time_budget=0.0, tuning=TUNING)
             after = stored(folder).get(0)
             if after is not None:
                 tree = turned(make_domain(network.input_shape), network.exact)
@@ -146,17 +147,16 @@ def test_proofs_of_older_formats_begin_their_level_anew(format_: int, tmp_path: 
     network, folder = spotted(0), tmp_path / "run"
     leave(folder, network)
     spent = read_snapshot(folder).images[0].queries
-    older = ["ALTER TABLE proofs DROP COLUMN tree", f"UPDATE meta SET value = '{format_}' WHERE key = 'format'"]
-    older += ["DROP TABLE levels", "ALTER TABLE images DROP COLUMN attacked"] if format_ == 2 else []
     # A count that would be a proof with the next step, had it been right.
-    change(folder, *older, "UPDATE proofs SET proved = '15/2'")
+    edit(folder, "UPDATE proofs SET proved = '15/2'")
+    make_old(folder, format_)
     assert read_snapshot(folder).images[0].queries == spent
     result = l0tre.resume(folder, network)
     whole = l0tre.evaluate(network, image_of(network), [0], **OPTIONS)
     assert (result.images[0].lower, result.images[0].upper) == (0, 1)
     assert spent < whole.images[0].queries < result.images[0].queries
     connection = sqlite3.connect(folder / "run.db")
-    assert connection.execute("SELECT value FROM meta WHERE key = 'format'").fetchone() == ("5",)
+    assert connection.execute("SELECT value FROM meta WHERE key = 'format'").fetchone() == ("6",)
     connection.close()
 
 
@@ -165,7 +165,7 @@ def test_counts_that_cannot_be_are_never_trusted(proved: str, tmp_path: Path) ->
     """More than all, all of them beside open nodes, less than none."""
     network, folder = spotted(0), tmp_path / "run"
     leave(folder, network)
-    change(folder, f"UPDATE proofs SET proved = '{proved}'")
+    edit(folder, f"UPDATE proofs SET proved = '{proved}'")
     assert stored(folder) == {}
     result = l0tre.resume(folder, network).images[0]
     assert (result.lower, result.upper) == (0, 1)
@@ -177,7 +177,7 @@ def test_counts_that_do_not_add_up_are_never_trusted(proved: str, tmp_path: Path
     network, folder = spotted(0), tmp_path / "run"
     whole = l0tre.evaluate(network, image_of(network), [0], **OPTIONS).images[0]
     before = leave(folder, network)
-    change(folder, f"UPDATE proofs SET proved = '{proved}'")
+    edit(folder, f"UPDATE proofs SET proved = '{proved}'")
     assert stored(folder)[0].proved == Fraction(proved) != before.proved
     result = l0tre.resume(folder, network).images[0]
     assert (result.lower, result.upper) == (0, 1)
@@ -206,7 +206,7 @@ def test_a_proof_without_open_nodes_is_not_in_its_middle(tmp_path: Path) -> None
 def test_a_damaged_proof_is_one_clear_error(damage: str, tmp_path: Path) -> None:
     network, folder = spotted(0), tmp_path / "run"
     leave(folder, network)
-    change(folder, f"UPDATE proofs SET {damage}")
+    edit(folder, f"UPDATE proofs SET {damage}")
     with pytest.raises(StoreError, match="restore it from a copy") as caught:
         l0tre.resume(folder, network)
     assert "\n" not in str(caught.value)

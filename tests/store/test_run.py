@@ -19,7 +19,8 @@ import l0tre
 from l0tre.errors import StoreError
 from l0tre.evaluation.results import Snapshot
 from l0tre.store import open_run, read_inputs, read_snapshot
-from l0tre.store.database import connect
+from l0tre.store.connection import connect
+from l0tre.tuning import Tuning
 from tests.tools import SAMPLE_BYTES, plain_network, tiny_module
 
 OPTIONS: dict[str, Any] = {"max_t": 3, "epsilon": 0.5, "memory_bytes": 30 * SAMPLE_BYTES}
@@ -45,11 +46,12 @@ def _essence(result: Snapshot) -> list[object]:
 @pytest.mark.slow
 def test_stopping_after_any_step_and_resuming_changes_nothing(tmp_path: Path) -> None:
     network, images = _problem()
-    whole = list(l0tre.anytime(network, images, out=tmp_path / "whole", **OPTIONS))
-    assert len(whole) > 10
+    options = {**OPTIONS, "tuning": Tuning(record_seconds=0.0)}
+    whole = list(l0tre.anytime(network, images, out=tmp_path / "whole", **options))
+    assert len(whole) > 20
     for steps in (1, 2, 5, len(whole) // 2, len(whole) - 2):
         folder = tmp_path / f"after{steps}"
-        for step, _ in enumerate(l0tre.anytime(network, images, out=folder, **OPTIONS), start=1):
+        for step, _ in enumerate(l0tre.anytime(network, images, out=folder, **options), start=1):
             if step == steps:
                 break
         result = l0tre.resume(folder, network)
@@ -59,11 +61,15 @@ def test_stopping_after_any_step_and_resuming_changes_nothing(tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_one_step_at_a_time_is_the_same_too(tmp_path: Path) -> None:
+    """Every session keeps a step, nothing is counted twice, and the history does not depend on the clock."""
     network, images = _problem()
-    whole = l0tre.evaluate(network, images, **OPTIONS)
+    whole = l0tre.evaluate(network, images, tuning=Tuning(record_seconds=float("inf")), **OPTIONS)
     result = l0tre.evaluate(network, images, out=tmp_path / "run", time_budget=0.0, **OPTIONS)
+    sessions = 1
     while not result.finished:
-        result = l0tre.resume(tmp_path / "run", network, time_budget=0.0)
+        result, sessions = l0tre.resume(tmp_path / "run", network, time_budget=0.0), sessions + 1
+        assert sessions < 200
+    assert sessions > 40
     assert _essence(result) == _essence(whole)
     assert _essence(l0tre.resume(tmp_path / "run", network)) == _essence(whole)  # finished: nothing left to do
 
@@ -147,7 +153,7 @@ def test_the_history_of_every_image_has_times(tmp_path: Path) -> None:
 def test_what_only_a_level_needs_leaves_the_disk(tmp_path: Path) -> None:
     connection = connect(tmp_path / "run.db", create=True)
     empty = connection.execute("PRAGMA page_count").fetchone()[0]
-    connection.execute("INSERT INTO partials VALUES (0, 2, 7, 1, ?)", (bytes(1_000_000),))
+    connection.execute("INSERT INTO partials VALUES (0, 2, 7, 1, ?, '')", (bytes(1_000_000),))
     assert connection.execute("PRAGMA page_count").fetchone()[0] > empty + 200
     connection.execute("DELETE FROM partials")
     assert connection.execute("PRAGMA page_count").fetchone()[0] <= empty + 2  # SQLite's own map of pages may stay

@@ -22,7 +22,7 @@ from l0tre.exhaustive.accumulate import changed_groups
 from l0tre.model.load import Source
 from l0tre.model.network import Network, exact_float32, margins
 
-__all__ = ["OWN", "AttackResult", "Comparison", "compare", "judge"]
+__all__ = ["OWN", "AttackResult", "Comparison", "compare", "replay_results"]
 
 OWN = "l0tre"  # the name of our own attack
 STOPPED = "stopped before the end"
@@ -220,7 +220,9 @@ def _run(job: _Job, name: str) -> AttackResult:
     _synchronise(network.device)
     seconds = time.monotonic() - began
     job.progress(name, 1.0)
-    changed, found, pixels, features, decisions = judge(network, job.domain, images, problem.labels, adversarial)
+    changed, found, pixels, features, decisions = replay_results(
+        network, job.domain, images, problem.labels, adversarial
+    )
     return AttackResult(
         name,
         "l0tre" if name == OWN else PEERS[name].package,
@@ -293,7 +295,7 @@ def _differentiable(network: Network, image: Tensor) -> bool:
         return False
 
 
-def judge(
+def replay_results(
     network: Network, domain: Domain, images: Tensor, labels: Tensor, adversarial: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Check what an attack returned: inside the domain, and another decision when replayed on the CPU.

@@ -144,7 +144,7 @@ def attack_details(
     flat = data.images.flatten(1).to(net.device)
     memory_bytes = memory_bytes or default_budget(net.device)
     with before_the_first_step(time_budget, stop) as pulse:
-        batcher = Batcher(net, memory_bytes, pulse)
+        batcher = Batcher(net, memory_bytes, pulse=pulse)
         scores = batcher.run(len(data.images), lambda a, b: data.images[a:b])
         wanted = _labels(net, data, targeted, scores)
     least = _lower(lower, len(flat))

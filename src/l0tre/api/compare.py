@@ -20,7 +20,7 @@ from l0tre.figures.comparison import accuracy_and_robustness
 from l0tre.figures.tables import write_csv, write_json
 from l0tre.model.load import Source
 from l0tre.model.network import Network
-from l0tre.store.database import DATABASE
+from l0tre.store import DATABASE
 
 __all__ = [
     "Comparison",
@@ -91,7 +91,7 @@ def compare(
         time_budget: Seconds for each network; ``None`` for no limit.
         out: A folder; every network has its run folder inside. ``None`` keeps nothing.
         resume: Go on with the runs in ``out``; finished ones are not repeated.
-        stop: Asked between two steps.
+        stop: Asked in every step; a yes ends the work behind that step.
 
     Returns:
         The comparison. It is about these images; nothing is claimed about others.

@@ -3,7 +3,8 @@
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,16 @@ from l0tre.domain import Colours, Domain, GridKind
 from l0tre.errors import ConfigError, StoreError, warn
 from l0tre.evaluation.accuracy import doubt
 from l0tre.evaluation.driver import drive
-from l0tre.evaluation.exports import write_exports
+from l0tre.evaluation.exports import export_writes
 from l0tre.evaluation.problem import GuaranteeWish, Settings, make_problem, spacing, start
 from l0tre.evaluation.results import Snapshot
 from l0tre.halting import Clock, Halted
 from l0tre.model.load import Source
+from l0tre.model.reference import is_reference
 from l0tre.names import names_of
 from l0tre.store import Inputs, Run, create_run, open_run, read_config, read_inputs
 from l0tre.threads import with_threads
+from l0tre.tuning import DEFAULT_TUNING, Tuning
 
 __all__ = ["anytime", "before_the_first_step", "begin", "evaluate", "resume", "resume_anytime"]
 
@@ -47,6 +50,7 @@ def evaluate(
     out: str | Path | None = None,
     stop: Callable[[], bool] = lambda: False,
     extra_config: Mapping[str, Any] | None = None,
+    tuning: Tuning = DEFAULT_TUNING,
 ) -> Snapshot:
     """Evaluate a set of inputs and return the final bounds.
 
@@ -71,8 +75,9 @@ def evaluate(
         device: Where to compute, if ``network`` is not loaded yet.
         time_budget: Seconds; ``None`` for no limit.
         out: A new folder for a run that survives a crash and can be resumed.
-        stop: Asked between two steps; ends the evaluation with what there is.
+        stop: Asked in every step; a yes ends the evaluation behind that step, with what there is.
         extra_config: More entries for the stored configuration.
+        tuning: How much is done at a time and for how long; changes speed only, and is not stored.
 
     Returns:
         The last snapshot, which is the result.
@@ -101,6 +106,7 @@ def evaluate(
             out=out,
             stop=stop,
             extra_config=extra_config,
+            tuning=tuning,
         )
     )
 
@@ -126,6 +132,7 @@ def anytime(
     out: str | Path | None = None,
     stop: Callable[[], bool] = lambda: False,
     extra_config: Mapping[str, Any] | None = None,
+    tuning: Tuning = DEFAULT_TUNING,
 ) -> Iterator[Snapshot]:
     """Evaluate a set of inputs, giving out the bounds after every step; stop whenever you like.
 
@@ -156,6 +163,7 @@ def anytime(
         out=out,
         stop=stop,
         extra_config=extra_config,
+        tuning=tuning,
     )
 
 
@@ -172,6 +180,7 @@ def begin(
     stop: Callable[[], bool] = lambda: False,
     extra_config: Mapping[str, Any] | None = None,
     tell: Callable[[str], None] | None = None,
+    tuning: Tuning = DEFAULT_TUNING,
 ) -> Iterator[Snapshot]:
     """As :func:`anytime`, with how to search gathered in ``settings``, and with who is told what a long level costs."""
     _check_budget(time_budget)
@@ -179,7 +188,7 @@ def begin(
     net, data = load_inputs(network, images, labels, device)
     if domain is not None:
         check_scale(data, domain)
-    with before_the_first_step(time_budget, stop) as pulse:
+    with before_the_first_step(time_budget, stop, tuning) as pulse:
         problem = make_problem(
             net,
             data.images,
@@ -188,6 +197,7 @@ def begin(
             domain=domain,
             settings=settings,
             extra_config={**describe_data(data), **(extra_config or {})},
+            tuning=tuning,
             pulse=pulse,
         )
     if data.labels is not None and (reason := doubt(len(problem.indices), len(data.images))):
@@ -205,15 +215,24 @@ def begin(
 
 
 def _recorded(snapshots: Iterator[Snapshot], run: Run, inputs: Inputs) -> Iterator[Snapshot]:
-    """Pass snapshots on; however the caller ends, close the database and write the exports."""
+    """Pass snapshots on; however the caller ends, write the exports of the last one and close the database."""
     last: Snapshot | None = None
-    try:
-        for last in snapshots:
-            yield last
-    finally:
-        run.close()
+
+    def export() -> None:
         if last is not None:
-            write_exports(run.folder, last, inputs.images, inputs.indices)
+            run.export(export_writes(run.folder, last, inputs.images, inputs.indices))
+
+    with closing(run):
+        try:
+            for snapshot in snapshots:
+                last = replace(snapshot, state=run.state.name)
+                yield last
+        except StoreError:  # the run belongs to another process by now, or cannot be written
+            raise
+        except BaseException:
+            export()
+            raise
+        export()
 
 
 def resume(
@@ -224,16 +243,22 @@ def resume(
     device: str = "auto",
     time_budget: float | None = None,
     stop: Callable[[], bool] = lambda: False,
+    trust_run: bool = False,
+    tuning: Tuning = DEFAULT_TUNING,
 ) -> Snapshot:
     """Go on with a run folder where it stopped, to its end; no finished step is repeated.
 
     Args:
         folder: The run folder.
-        network: The network, if it did not come from a file or a name; it must be the same one.
+        network: The network, if it did not come from a model file or a name of the zoo; it must be the same one. A
+            name or a file is loaded with the mean and the standard deviation of the run.
         max_t: A larger number of groups changed together than the run began with; ``None`` for that one.
         device: Where to compute.
         time_budget: Seconds for this call; ``None`` for no limit.
-        stop: Asked between two steps.
+        stop: Asked in every step; a yes ends the work behind that step.
+        trust_run: Import the Python code that the run names, without your naming it again. Code inside the run folder
+            is never imported.
+        tuning: As for :func:`evaluate`.
 
     Returns:
         The last snapshot, seconds and queries counted from the run's very start.
@@ -241,7 +266,18 @@ def resume(
     Raises:
         StoreError: If the folder is not a run, is damaged, or the network is another one.
     """
-    return _last(resume_anytime(folder, network, max_t=max_t, device=device, time_budget=time_budget, stop=stop))
+    return _last(
+        resume_anytime(
+            folder,
+            network,
+            max_t=max_t,
+            device=device,
+            time_budget=time_budget,
+            stop=stop,
+            trust_run=trust_run,
+            tuning=tuning,
+        )
+    )
 
 
 def resume_anytime(
@@ -253,6 +289,8 @@ def resume_anytime(
     time_budget: float | None = None,
     stop: Callable[[], bool] = lambda: False,
     tell: Callable[[str], None] | None = None,
+    trust_run: bool = False,
+    tuning: Tuning = DEFAULT_TUNING,
 ) -> Iterator[Snapshot]:
     """As :func:`resume`, giving out the bounds after every step.
 
@@ -264,6 +302,8 @@ def resume_anytime(
         time_budget: Seconds.
         stop: Asked between two batches.
         tell: Takes sentences such as what a long level will cost; default a warning in the log.
+        trust_run: Whether to import the Python code that the run names.
+        tuning: How much is done at a time.
 
     Yields:
         A snapshot after every step.
@@ -276,13 +316,14 @@ def resume_anytime(
         config = {**config, "settings": {**config["settings"], "max_t": max_t}}
     model = config["model"]
     if network is None:
-        if "path" not in model:
-            raise StoreError(f"the run in {folder} used a network given from Python: pass the network to resume it")
+        network = _named_by(folder, model, trust_run)
+    if isinstance(network, str | Path):
+        _refuse_code_inside(folder, str(network))
         shape = tuple(model["input_shape"])
         network = load(
-            model["path"],
-            mean=model["mean"],
-            std=model["std"],
+            network,
+            mean=model.get("mean"),
+            std=model.get("std"),
             input_shape=shape,
             device=device,
             weights=model.get("weights"),
@@ -302,21 +343,27 @@ def resume_anytime(
         domain=inputs.domain,
         settings=Settings(**config["settings"]),
         extra_config=config,
+        tuning=tuning,
     )
     run = open_run(folder)
-    state = run.load_state()
-    if raised:
-        run.set_config(config)
-        state.finished = False
-    if [bounds.index for bounds in state.bounds] != list(problem.indices):
+    try:
+        state = run.load_state()
+        if [bounds.index for bounds in state.bounds] != list(problem.indices):
+            raise StoreError(f"{folder} holds other images than the network classifies correctly now: start a new run")
+        if raised:
+            run.set_config(config)
+            state.finished = False
+    except BaseException:
         run.close()
-        raise StoreError(f"{folder} holds other images than the network classifies correctly now: start a new run")
+        raise
     steps = drive(problem, state, recorder=run, time_budget=time_budget, stop=stop, tell=tell)
     return _recorded(with_threads(steps, fitting_threads(problem.network)), run, inputs)
 
 
 @contextmanager
-def before_the_first_step(time_budget: float | None, stop: Callable[[], bool]) -> Iterator[Callable[[], None]]:
+def before_the_first_step(
+    time_budget: float | None, stop: Callable[[], bool], tuning: Tuning = DEFAULT_TUNING
+) -> Iterator[Callable[[], None]]:
     """While inputs are classified, which comes before all bounds: a pulse that feels the time and the wish to stop.
 
     Raises:
@@ -324,9 +371,12 @@ def before_the_first_step(time_budget: float | None, stop: Callable[[], bool]) -
         KeyboardInterrupt: If somebody stops it.
     """
     began = time.monotonic()
-    clock = Clock(lambda: stop() or (time_budget is not None and time.monotonic() - began >= time_budget))
+
+    def over() -> bool:
+        return stop() or (time_budget is not None and time.monotonic() - began >= time_budget)
+
     try:
-        yield clock.pulse
+        yield Clock(over, tuning.grace_seconds).pulse
     except Halted as error:
         if stop():
             raise KeyboardInterrupt from error
@@ -345,6 +395,30 @@ def _raised(config: Mapping[str, Any], max_t: int) -> bool:
             f"`max_t` is {max_t}, the run began with {before}, and {why}: give {before} or more, or leave it"
         )
     return bool(max_t > before)
+
+
+def _named_by(folder: Path, model: Mapping[str, Any], trust_run: bool) -> str:
+    """The model that a run names. Its word is not enough to run code: a run folder may be somebody else's."""
+    if "path" not in model:
+        raise StoreError(f"the run in {folder} used a network given from Python: pass the network to resume it")
+    name = str(model["path"])
+    if is_reference(name) and not trust_run:
+        raise StoreError(
+            f"the run in {folder} names a model that is Python code, {name}, and resuming would run it: name the model "
+            f"again (`network='{name}'`), or trust the folder (`trust_run`)"
+        )
+    return name
+
+
+def _refuse_code_inside(folder: Path, name: str) -> None:
+    """Nothing inside a run folder is imported, whoever names it: it holds what others wrote there, too."""
+    if not is_reference(name):
+        return
+    place = name.rpartition(":")[0]
+    # A package is looked for in the current folder, too.
+    where = Path(place).resolve() if place.endswith(".py") else Path.cwd() / place.partition(".")[0]
+    if where.is_relative_to(folder.resolve()):
+        raise StoreError(f"{name} would be imported from inside the run folder {folder}: move the model elsewhere")
 
 
 def _check_budget(seconds: float | None) -> None:

@@ -14,8 +14,7 @@ from l0tre.errors import StoreError
 from l0tre.evaluation.problem import Settings
 from l0tre.evaluation.results import Snapshot
 from l0tre.model.network import Network
-from l0tre.store import read_config, read_inputs, read_snapshot
-from l0tre.store.database import DATABASE
+from l0tre.store import DATABASE, read_config, read_inputs, read_snapshot
 
 __all__ = ["Watch", "go_on", "last_of", "load_run"]
 
@@ -42,7 +41,7 @@ def go_on(
         settings: How to search.
         domain: What may change; default every pixel or feature in [0, 1].
         time_budget: Seconds for this call; ``None`` for no limit.
-        stop: Asked between two steps.
+        stop: Asked in every step; a yes ends the work behind that step.
 
     Returns:
         The snapshots; of a finished run the stored one alone, and nothing is computed.

@@ -22,6 +22,7 @@ from l0tre.findings import Evidence
 from l0tre.model.load import Source
 from l0tre.rules import Free
 from l0tre.threads import with_threads
+from l0tre.tuning import DEFAULT_TUNING, Tuning
 
 __all__ = ["Verdict", "verify"]
 
@@ -86,6 +87,7 @@ def verify(
     certificate: str | Path | None = None,
     about: Mapping[str, Any] | None = None,
     tell: Callable[[str], None] | None = None,
+    tuning: Tuning = DEFAULT_TUNING,
 ) -> Verdict:
     """Decide whether one input keeps its decision when at most ``radius`` groups change.
 
@@ -105,10 +107,11 @@ def verify(
         memory_bytes: Bytes that batches may take; 0 for a share of what is free.
         device: Where to compute, if ``network`` is not loaded yet.
         time_budget: Seconds; the answer is ``unknown`` after them.
-        stop: Asked between two steps.
+        stop: Asked in every step; a yes ends the work behind that step.
         certificate: File for the proof, written if the answer is ``safe``; see :func:`l0tre.check`.
         about: More entries for the certificate's description.
         tell: Takes sentences such as what a long level will cost; default a warning in the log.
+        tuning: As for :func:`l0tre.evaluate`.
 
     Returns:
         The verdict.
@@ -145,6 +148,7 @@ def verify(
             attack_queries=attack_queries,
         ),
         extra_config=describe_data(data),
+        tuning=tuning,
     )
     if certificate is not None and problem.settings.guarantee != "certified":
         why = problem.config["guarantee"].get("note", f"the guarantee is {problem.settings.guarantee}")

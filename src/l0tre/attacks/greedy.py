@@ -59,12 +59,12 @@ def exact(meter: Meter, task: Task, best: Tensor, limit: Tensor) -> Tensor:
 def _levels(meter: Meter, task: Task, best: Tensor, limit: Tensor, *, accumulating: bool) -> Tensor:
     best = meter.working_copy(best)
     grid = make_grid(task.domain, 1.0, colours="corners").to(task.images.device)
-    engine = choose_engine(meter.network, task.domain, grid)
+    engine = choose_engine(meter.network, task.domain, grid, meter.tuning)
     for t in LEVELS:
         if t > task.domain.groups:
             break
         level = make_level(task.domain, grid, t)
-        scanner, most, width = make_scanner(engine, level, meter.batcher, meter.memory)
+        scanner, most, width = make_scanner(engine, level, meter.batcher, meter.memory, meter.tuning)
         saving = describe(engine).saving if isinstance(scanner, WindowScanner) else 1.0
         cost = math.ceil(level.sets * level.points / saving)
         cost += 2 * min(level.sets, task.domain.groups) * accumulating

@@ -9,6 +9,7 @@ from l0tre.errors import ModelError
 from l0tre.halting import Clock
 from l0tre.memory import Batcher
 from l0tre.model.network import Network, exact_float32
+from l0tre.tuning import DEFAULT_TUNING, Tuning
 
 __all__ = ["Meter", "has_gradients"]
 
@@ -34,6 +35,7 @@ class Meter:
     """A network, its memory budget, and the queries that were spent on each image.
 
     Attributes:
+        tuning: How large batches are.
         forwards: int64 ``[images]``, forward passes so far.
         backwards: int64 ``[images]``, backward passes so far.
         halted: Whether the work should stop; asked inside long steps.
@@ -41,11 +43,19 @@ class Meter:
         best: What the method at work has found so far, see :meth:`working_copy`.
     """
 
-    def __init__(self, network: Network, images: int, memory: int, halted: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        network: Network,
+        images: int,
+        memory: int,
+        halted: Callable[[], bool] = lambda: False,
+        tuning: Tuning = DEFAULT_TUNING,
+    ) -> None:
         self.network = network
         self.memory = memory
-        self.clock = Clock(halted)
-        self.batcher = Batcher(network, memory, self.clock.pulse)
+        self.tuning = tuning
+        self.clock = Clock(halted, tuning.grace_seconds)
+        self.batcher = Batcher(network, memory, tuning, self.clock.pulse)
         self.forwards = torch.zeros(images, dtype=torch.int64, device=network.device)
         self.backwards = torch.zeros(images, dtype=torch.int64, device=network.device)
         self.halted = halted

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-from l0tre.certify.regions.nodes import BoxNodes, Nodes
+from l0tre.certify.regions.nodes import CellNodes, Nodes
 
 __all__ = ["ARITHMETIC", "Proof"]
 
@@ -50,5 +50,6 @@ class Proof:
 
     @property
     def boxed(self) -> bool:
-        """Whether only boxes of values are left, which any search can go on with."""
-        return bool(self.fronts) and all(isinstance(part, BoxNodes) for part in self.fronts)
+        """Whether boxes can go on with it: only boxes of values are left, or all sets."""
+        cells = [part for part in self.fronts if isinstance(part, CellNodes)]
+        return bool(self.fronts) and all(bool((part.cells == 1).all()) for part in cells)

@@ -1,39 +1,24 @@
 """The certified search of one level: a search by cells or boxes, and the exact count of the sets that it proved."""
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
+import torch
 from torch import Tensor
 
 from l0tre.certify.boxes.box_search import BoxSearch
 from l0tre.certify.cells.cell_search import CellSearch, Step
 from l0tre.certify.proof import Proof
 from l0tre.certify.prover import Prover
-from l0tre.certify.regions.nodes import BoxNodes
+from l0tre.certify.regions.nodes import BoxNodes, root
 from l0tre.errors import InternalError
-from l0tre.findings import Evidence, Findings, Halted
+from l0tre.findings import Evidence, Findings
+from l0tre.halting import Clock
 from l0tre.objective import Specification
+from l0tre.tuning import Tuning
 
 __all__ = ["ProofSearch", "begin_search"]
-
-HALT_SECONDS = 1.5  # that a step may take after it should stop; its work is then lost
-
-CELL_PATIENCE = 128  # nodes of cells for an image before boxes of values are tried
-HOPELESS = -5.0  # so are they if the bound of all sets at once is below this many times the image's own margin
-
-
-class _Clock:
-    """Ends a step that takes too long after somebody asked to stop."""
-
-    def __init__(self, halted: Callable[[], bool]) -> None:
-        self.halted = halted
-        self.began = time.monotonic()
-
-    def pulse(self) -> None:
-        if time.monotonic() - self.began > HALT_SECONDS and self.halted():
-            raise Halted
 
 
 class ProofSearch:
@@ -50,7 +35,8 @@ class ProofSearch:
         search: CellSearch | BoxSearch,
         proofs: Sequence[Proof],
         indices: Sequence[int],
-        clock: _Clock,
+        clock: Clock,
+        tuning: Tuning,
         *,
         hands_over: bool,
         evidence: bool,
@@ -62,6 +48,7 @@ class ProofSearch:
             proofs: What is known of each row so far.
             indices: Positions of the images in the user's data, for messages.
             clock: Whose pulse the search feels.
+            tuning: When cells give up.
             hands_over: Whether rows that cells prove too little of are given up, for boxes to take over.
             evidence: Whether findings carry the proved nodes.
         """
@@ -69,6 +56,7 @@ class ProofSearch:
         self.proofs = list(proofs)
         self.indices = indices
         self.clock = clock
+        self.tuning = tuning
         self.hands_over = hands_over and isinstance(search, CellSearch)
         self.evidence = evidence
         self.handed: set[int] = set()
@@ -85,7 +73,7 @@ class ProofSearch:
 
     def step(self) -> Findings:
         """Bound some nodes."""
-        self.clock.began = time.monotonic()
+        self.clock.start()
         step = self.search.step()
         decided = {row: safe for row in step.nodes if (safe := self._count(row, step)) is not None}
         self.drop(list(decided))
@@ -107,7 +95,10 @@ class ProofSearch:
         return self.proofs[row].share
 
     def progress(self, row: int) -> Proof:
-        """What a later search goes on from."""
+        """What a later search goes on from: all sets for a row that was handed on."""
+        if row in self.handed:
+            proof = self.proofs[row]
+            return replace(proof, proved=Fraction(0), fronts=(root(0, proof.t, torch.device("cpu")),))
         fronts = self.search.left(row)
         if not fronts:
             raise self._wrong(row, "although none is open")
@@ -131,10 +122,11 @@ class ProofSearch:
 
     def _hand_over(self) -> None:
         assert isinstance(self.search, CellSearch)
+        outlook, tuning = self.search.outlook, self.tuning
         rows = [
             row
             for row in self.open
-            if self.proofs[row].nodes >= CELL_PATIENCE or self.search.outlook.get(row, 0.0) < HOPELESS
+            if self.proofs[row].nodes >= tuning.cell_patience or outlook.get(row, 0.0) < tuning.hopeless
         ]
         self.drop(rows)
         self.handed.update(rows)
@@ -188,9 +180,9 @@ def begin_search(
     Returns:
         The search.
     """
-    clock = _Clock(halted)
+    clock = Clock(halted, prover.tuning.grace_seconds)
     begin = prover.search_boxes if boxes else prover.search_cells
     search = begin(t, images, specification, proofs, pulse=clock.pulse)
     tree = prover.tree.digest
     known = [proof or Proof(t, Fraction(0), search.total, tree=tree) for proof in proofs]
-    return ProofSearch(search, known, indices, clock, hands_over=hands_over, evidence=evidence)
+    return ProofSearch(search, known, indices, clock, prover.tuning, hands_over=hands_over, evidence=evidence)

@@ -6,8 +6,11 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from l0tre.certify.boxes.bounders import Bounder, FormBounder, WindowBounder
 from l0tre.certify.boxes.box_search import BoxSearch
-from l0tre.certify.boxes.window_forms import LocalNetwork, make_local
+from l0tre.certify.boxes.form_bounds import make_form_instance
+from l0tre.certify.boxes.forward_forms import Forward, make_forward
+from l0tre.certify.boxes.window_forms import LocalNetwork, make_local, make_prefix
 from l0tre.certify.boxes.windowed import make_windowed
 from l0tre.certify.cells.cell_search import CellSearch
 from l0tre.certify.proof import Proof
@@ -20,15 +23,9 @@ from l0tre.errors import ModelError
 from l0tre.memory import Batcher
 from l0tre.model.network import Network
 from l0tre.objective import Specification
+from l0tre.tuning import DEFAULT_TUNING, Tuning
 
 __all__ = ["Prover", "make_prover"]
-
-TABLE_SHARE = 4  # the tables of the first layer take this part of the memory at the most
-IMAGES = {"cpu": 1, "cuda": 64}  # proved together: a GPU needs many nodes at a time, a CPU does not
-BOX_SETS = 2**22  # of one image that can all be listed
-BOX_IMAGES = {"cpu": 1, "cuda": 256}  # the same by clusters, which take less memory
-BLOCK_SETS = 2**26  # of the images that go through a level together
-SET_BYTES = 64  # that a set takes if it is left open
 
 
 @dataclass(frozen=True)
@@ -43,6 +40,9 @@ class Prover:
         batcher: Runs the network on candidate witnesses.
         memory: Bytes for tables, nodes and rows together.
         local: The part of the network where changes stay in windows, if groups are pixels and there is one.
+        forward: The network as forward forms need it.
+        prefix: Its first layers, where a pixel reaches small windows, if groups are pixels.
+        tuning: How much is proved at a time, and when boxes take over.
     """
 
     network: Network
@@ -52,25 +52,28 @@ class Prover:
     batcher: Batcher
     memory: int
     local: LocalNetwork | None
-
-    @property
-    def device_kind(self) -> str:
-        """``cuda`` or ``cpu``."""
-        return "cuda" if self.plan.device.type == "cuda" else "cpu"
+    forward: Forward
+    prefix: LocalNetwork | None
+    tuning: Tuning = DEFAULT_TUNING
 
     def can_use_boxes(self, t: int) -> bool:
-        """Whether a level can be proved by clusters of pixels."""
-        if self.local is None:
-            return False
-        return t <= (3 if self.local.flat else 2) and math.comb(self.domain.groups, t) <= BOX_SETS
+        """Whether a level can be proved by boxes: all sets can be listed, and few enough values change in each."""
+        values = t * self.domain.members.shape[1]
+        return math.comb(self.domain.groups, t) <= self.tuning.box_sets and values <= self.tuning.box_values
+
+    def by_windows(self, t: int) -> bool:
+        """Whether boxes of a level are bounded in windows, rather than by forms of whole layers."""
+        local = self.local
+        return local is not None and local.meeting <= self.tuning.meeting_share and t <= (3 if local.flat else 2)
 
     def block(self, t: int, *, boxes: bool = False) -> int:
         """How many images go through a level together."""
+        tuning, device = self.tuning, self.plan.device
         if boxes:
-            most = min(BLOCK_SETS, self.memory // SET_BYTES) // math.comb(self.domain.groups, t)
-            return max(1, min(BOX_IMAGES[self.device_kind], most))
+            most = min(tuning.block_sets, self.memory // tuning.set_bytes) // math.comb(self.domain.groups, t)
+            return max(1, min(tuning.box_images.on(device), most))
         one = sum(table_size(self.plan, self.tree, position, 1, t) for position in self.plan.borders)
-        return max(1, min(IMAGES[self.device_kind], self.memory // TABLE_SHARE // max(1, one)))
+        return max(1, min(tuning.cell_images.on(device), self.memory // tuning.table_part // max(1, one)))
 
     def can_go_on(self, proof: Proof, t: int) -> bool:
         """Whether a proof that was kept, by another process maybe, can be gone on with at a level.
@@ -111,7 +114,7 @@ class Prover:
         Returns:
             The search.
         """
-        tables = self.memory // TABLE_SHARE
+        tables = self.memory // self.tuning.table_part
         instance = make_instance(self.plan, self.tree, self.domain, images, specification, t, tables)
         search = CellSearch(replace(instance, pulse=pulse), self.domain, self.batcher, t, self.memory // 2)
         for row, proof in enumerate(proofs):
@@ -142,10 +145,16 @@ class Prover:
         Returns:
             The search.
         """
-        assert self.local is not None
         instance = make_instance(self.plan, self.tree, self.domain, images, specification, t, 0)
-        windowed = make_windowed(self.local, replace(instance, pulse=pulse), self.memory // 4)
-        search = BoxSearch(windowed, self.domain, self.batcher, t)
+        instance = replace(instance, pulse=pulse)
+        bounder: Bounder
+        windowed = None if self.local is None else make_windowed(self.local, instance, self.memory // 4)
+        if windowed is not None and self.by_windows(t):
+            bounder = WindowBounder(windowed)
+        else:
+            forms = make_form_instance(self.forward, self.prefix, instance, self.memory // 2)
+            bounder = FormBounder(forms, windowed)
+        search = BoxSearch(bounder, self.domain, self.batcher, t, self.tuning)
         for row, proof in enumerate(proofs):
             if proof is None:
                 search.begin(row)
@@ -154,7 +163,9 @@ class Prover:
         return search
 
 
-def make_prover(network: Network, domain: Domain, batcher: Batcher, memory: int) -> Prover:
+def make_prover(
+    network: Network, domain: Domain, batcher: Batcher, memory: int, tuning: Tuning = DEFAULT_TUNING
+) -> Prover:
     """Prepare proofs about a network.
 
     Args:
@@ -162,6 +173,7 @@ def make_prover(network: Network, domain: Domain, batcher: Batcher, memory: int)
         domain: What may change.
         batcher: Runs the network on candidate witnesses.
         memory: Bytes for tables, nodes and rows together.
+        tuning: How much is proved at a time, and when boxes take over.
 
     Returns:
         The prover, on the network's device.
@@ -173,5 +185,7 @@ def make_prover(network: Network, domain: Domain, batcher: Batcher, memory: int)
         raise ModelError(f"{network.name} cannot be certified: {network.note or 'its operations are not known'}")
     plan = make_plan(network.exact, domain, network.device)
     tree = make_tree(domain, network.exact)
-    local = make_local(plan) if one_pixel_each(plan, domain, tree) else None
-    return Prover(network, domain, plan, tree, batcher, memory, local)
+    local = prefix = None
+    if one_pixel_each(plan, domain, tree):
+        local, prefix = make_local(plan), make_prefix(plan, tuning.window_share)
+    return Prover(network, domain, plan, tree, batcher, memory, local, make_forward(plan), prefix, tuning)

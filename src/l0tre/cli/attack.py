@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
-from rich.console import Console
 from rich.progress import Progress
 
 from l0tre.cli import options as opt
 from l0tre.cli.root import app
+from l0tre.cli.terminal import say, screen
 from l0tre.defaults import BUDGET, METHODS
 
 if TYPE_CHECKING:
@@ -71,32 +71,34 @@ def attack(
     """
     from l0tre.api.attack import attack_details
     from l0tre.cli import attack_files as files
-    from l0tre.cli.live import stop_on_signal
+    from l0tre.cli.render import memory_dict
     from l0tre.cli.render_attack import attack_dict, show_attack
     from l0tre.cli.setup import parse_class, prepare
+    from l0tre.cli.signals import stop_on_signal
     from l0tre.data import select
+    from l0tre.memory import default_budget
 
     opt.check_budget(time_budget)
     if pictures is not None:
         rounding = "8bit"  # of what is stored as a picture
     if out is not None:
         files.check_file(out)
-    setup = prepare(model, data, choices)
-    network = setup.network
-    target = None if targeted is None else parse_class(targeted, network.classes, setup.data.names)
-    if pictures is not None:
-        files.check_pictures(pictures, network.input_shape)
-    chosen = select(
-        setup.data,
-        indices=selection.index,
-        limit=selection.limit,
-        shuffle=selection.shuffle,
-        seed=selection.seed,
-    )
-    labels = chosen.labels if target is None else [target] * len(chosen.images)
-    screen = Console(stderr=True)
     with stop_on_signal() as stop:
-        with Progress(console=screen, transient=True, disable=output.silent or not screen.is_terminal) as bar:
+        setup = prepare(model, data, choices)
+        network = setup.network
+        target = None if targeted is None else parse_class(targeted, network.classes, setup.data.names)
+        if pictures is not None:
+            files.check_pictures(pictures, network.input_shape)
+        chosen = select(
+            setup.data,
+            indices=selection.index,
+            limit=selection.limit,
+            shuffle=selection.shuffle,
+            seed=selection.seed,
+        )
+        labels = chosen.labels if target is None else [target] * len(chosen.images)
+        console = screen(stderr=True)
+        with Progress(console=console, transient=True, disable=output.silent or not console.is_terminal) as bar:
             line = bar.add_task("attack", total=1.0)
 
             def progress(stage: str, share: float, mean: float) -> None:
@@ -124,12 +126,13 @@ def attack(
         files.write_arrays(out, result, chosen, rounding)
     written = 0 if pictures is None else files.write_pictures(pictures, result, chosen)
     if output.as_json:
-        typer.echo(json.dumps(attack_dict(result, chosen), indent=1))
+        budget_bytes = setup.memory_bytes or default_budget(network.device)
+        say(json.dumps({**attack_dict(result, chosen), **memory_dict(budget_bytes)}, indent=1))
     elif not output.quiet:
-        show_attack(result, chosen, Console(highlight=False), target)
+        show_attack(result, chosen, screen(), target)
         if out is not None:
-            typer.echo(f"adversarial inputs: {out}")
+            say(f"adversarial inputs: {out}")
         if pictures is not None:
-            typer.echo(f"{written} pictures in {pictures}")
+            say(f"{written} pictures in {pictures}")
     if stopped:
         raise typer.Exit(130)

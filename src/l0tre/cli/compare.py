@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from l0tre.cli import options as opt
 from l0tre.cli.root import app
+from l0tre.cli.terminal import literal, say, screen
 from l0tre.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -45,9 +45,10 @@ def compare(
 ) -> None:
     """Which of several networks is more robust on the same images, and is that certain?"""
     from l0tre.api.compare import Entrant, compare_entrants, name_networks
-    from l0tre.cli.live import follow, stop_on_signal
+    from l0tre.cli.live import follow
     from l0tre.cli.render_comparison import show_comparison
     from l0tre.cli.setup import make_settings, prepare
+    from l0tre.cli.signals import stop_on_signal
     from l0tre.data import select
     from l0tre.figures.canvas import cannot_draw
     from l0tre.memory import parse_size
@@ -56,7 +57,7 @@ def compare(
     if len(words) < 3:
         raise ConfigError(f"{len(words)} words were given: give at least two networks and then the images")
     *models, data = words
-    console = Console(stderr=True)
+    console = screen(stderr=True)
 
     def enter(name: str, model: str) -> Entrant:
         setup = prepare(model, data, choices)
@@ -65,7 +66,7 @@ def compare(
 
     def watch(name: str, snapshots: "Iterator[Snapshot]") -> "Snapshot":
         if not output.silent:
-            console.print(f"{name} ...", highlight=False)
+            console.print(f"{literal(name)} ...")
         return follow(snapshots, console, quiet=output.silent)
 
     with stop_on_signal() as stop:
@@ -82,15 +83,15 @@ def compare(
         )
         stopped = stop()
     if output.as_json:
-        typer.echo(json.dumps(comparison.to_dict(), indent=1))
+        say(json.dumps(comparison.to_dict(), indent=1))
     elif not output.quiet:
-        show_comparison(comparison, Console(highlight=False))
+        show_comparison(comparison, screen())
         if out is not None:
             missing = cannot_draw()
-            typer.echo(
+            say(
                 f"written: {out / 'comparison.json'}, comparison.csv, comparison-pairs.csv, comparison-splits.csv",
-                nl=False,
+                end=False,
             )
-            typer.echo(f"; no figure: {missing}" if missing else ", comparison.png")
+            say(f"; no figure: {missing}" if missing else ", comparison.png")
     if stopped:
         raise typer.Exit(130)

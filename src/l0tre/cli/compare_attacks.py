@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import Progress
 
 from l0tre.cli import options as opt
 from l0tre.cli.root import app
+from l0tre.cli.terminal import say, screen
 from l0tre.defaults import PEER_BUDGET
 from l0tre.errors import ConfigError
 
@@ -41,9 +41,9 @@ def compare_attacks(
     from l0tre.adapters.attack_summary import to_dict
     from l0tre.adapters.compare_attacks import compare
     from l0tre.adapters.peers import PEERS
-    from l0tre.cli.live import stop_on_signal
     from l0tre.cli.render_peers import list_peers, show_peers, why_not, write_peers
     from l0tre.cli.setup import prepare
+    from l0tre.cli.signals import stop_on_signal
     from l0tre.data import select
 
     if listing:
@@ -63,8 +63,8 @@ def compare_attacks(
             shuffle=selection.shuffle,
             seed=selection.seed,
         )
-        screen = Console(stderr=True)
-        with Progress(console=screen, transient=True, disable=output.silent or not screen.is_terminal) as bar:
+        console = screen(stderr=True)
+        with Progress(console=console, transient=True, disable=output.silent or not console.is_terminal) as bar:
             tasks = {name: bar.add_task(name, total=1.0, start=False) for name in ("l0tre", *names)}
 
             def progress(name: str, share: float) -> None:
@@ -85,10 +85,10 @@ def compare_attacks(
         stopped = stop()
     files = [] if out is None else write_peers(result, out, setup.domain)
     if output.as_json:
-        typer.echo(json.dumps(to_dict(result), indent=1))
+        say(json.dumps(to_dict(result), indent=1))
     elif not output.quiet:
-        show_peers(result, Console(highlight=False))
+        show_peers(result, screen())
         for line in files:
-            typer.echo(line)
+            say(line)
     if stopped:
         raise typer.Exit(130)

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from l0tre.cli import options as opt
+from l0tre.cli.plain import plain
 from l0tre.cli.root import app
+from l0tre.cli.terminal import say, screen
 from l0tre.defaults import ATTACK_QUERIES
 from l0tre.errors import ConfigError, MissingExtraError
 
@@ -19,8 +20,11 @@ WITH_RESUME = (
     "resume",
     "max_t",
     "fail_under",
+    "same_model",
+    "trust_run",
     "time_budget",
     "device",
+    "load_timeout",
     "quiet",
     "as_json",
 )  # all else is stored in the run
@@ -38,6 +42,15 @@ def evaluate(
     out: Annotated[Path | None, typer.Option(help="A new folder for the run: it survives a crash.")] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the run folder given instead of a model.")
+    ] = False,
+    same_model: Annotated[
+        str | None,
+        typer.Option(
+            "--model", metavar="MODEL", help="With --resume: the run's model, named again; needed for Python code."
+        ),
+    ] = None,
+    trust_run: Annotated[
+        bool, typer.Option("--trust-run", help="With --resume: import the Python code that the run folder names.")
     ] = False,
     time_budget: Annotated[float | None, typer.Option(metavar="SECONDS", help="Stop after this time.")] = None,
     sample: Annotated[
@@ -79,28 +92,45 @@ def evaluate(
     Example: l0tre evaluate sdnn mnist5k --resize --shuffle --limit 5 --out runs/first
     """
     from l0tre.api.evaluate import begin, resume_anytime
-    from l0tre.cli.live import follow, stop_on_signal
+    from l0tre.cli.live import follow
+    from l0tre.cli.patience import loads_within
     from l0tre.cli.render import print_snapshot
     from l0tre.cli.setup import make_settings, prepare
+    from l0tre.cli.signals import stop_on_signal
     from l0tre.data import select
 
     opt.check_budget(time_budget)
     if sample is not None and not sample > 0:
         raise ConfigError(f"--sample {sample} is no time: give milliseconds above 0, for example 100")
-    if resume:
-        _refuse_with_resume(context)
-        out = Path(model)
-    elif data is None:
-        raise ConfigError(f"no images were given: l0tre evaluate {model} images.npz (or --resume for a run folder)")
-    setup = None if data is None else prepare(model, data, choices)
-    screen = Console(stderr=True, highlight=False)
-    tell = (lambda _: None) if output.silent else lambda text: screen.print(text, markup=False, soft_wrap=True)
+    console = screen(stderr=True)
+
+    def tell(text: str) -> None:
+        if not output.silent:
+            console.print(plain(text), markup=False, soft_wrap=True)
+
     with stop_on_signal() as stop:
-        if setup is None:
-            snapshots = resume_anytime(
-                Path(model), max_t=max_t, device=choices.device, time_budget=time_budget, stop=stop, tell=tell
-            )
+        if resume:
+            _refuse_with_resume(context)
+            out = Path(model)
+            with loads_within(choices.load_timeout, same_model or model):
+                snapshots = resume_anytime(
+                    out,
+                    same_model,
+                    max_t=max_t,
+                    device=choices.device,
+                    time_budget=time_budget,
+                    stop=stop,
+                    tell=tell,
+                    trust_run=trust_run,
+                )
         else:
+            if same_model is not None or trust_run:
+                raise ConfigError("--model and --trust-run are for --resume: give the model as the first argument")
+            if data is None:
+                raise ConfigError(
+                    f"no images were given: l0tre evaluate {model} images.npz (or --resume for a run folder)"
+                )
+            setup = prepare(model, data, choices)
             settings = make_settings(
                 search,
                 setup.memory_bytes,
@@ -120,17 +150,17 @@ def evaluate(
                 stop=stop,
                 tell=tell,
             )
-        result = follow(snapshots, screen, quiet=output.silent)
+        result = follow(snapshots, console, quiet=output.silent)
         stopped = stop()
-    print_snapshot(result, quiet=output.quiet, as_json=output.as_json)
+    print_snapshot(result, quiet=output.quiet, as_json=output.as_json, searched=True)
     if not output.silent and not result.finished:
-        typer.echo(how_to_go_on(out))
+        say(how_to_go_on(out))
     if out is not None:
         _write_report(out, output.silent)
     if stopped:
         raise typer.Exit(130)
     if fail_under is not None and not result.lower >= fail_under:
-        typer.echo(f"failed: the mean lower bound {result.lower:.3f} is below {fail_under:g}", err=True)
+        say(f"failed: the mean lower bound {result.lower:.3f} is below {fail_under:g}", err=True)
         raise typer.Exit(1)
 
 
@@ -153,7 +183,7 @@ def _refuse_with_resume(context: typer.Context) -> None:
         names = ", ".join(parameter.opts[0] if parameter.opts[0].startswith("-") else "DATA" for parameter in given)
         raise ConfigError(
             f"{names} cannot be given with --resume, a run goes on as it was set up: give the run folder alone, "
-            "with --max-t, --fail-under, --time-budget, --device, --quiet or --json"
+            "with --model, --trust-run, --max-t, --fail-under, --time-budget, --device, --load-timeout, --quiet or --json"
         )
 
 
@@ -165,4 +195,4 @@ def _write_report(folder: Path, silent: bool) -> None:
     except MissingExtraError as error:
         message = f"no report.html was written: {error}"
     if not silent:
-        typer.echo(message)
+        say(message)

@@ -11,6 +11,7 @@ __all__ = ["FLAGS", "in_flags"]
 FLAGS = {
     "attack_queries": "--attack",
     "memory_bytes": "--memory",
+    "network": "--model",
     "rounding": "--round",
     "sample_ms": "--sample",
 }

@@ -1,10 +1,7 @@
 """The live view: one panel that is redrawn, silent when nobody watches."""
 
-import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Iterator
 
 from rich.console import Console
 from rich.live import Live
@@ -13,31 +10,9 @@ from rich.table import Table
 
 from l0tre.evaluation.results import Snapshot
 
-__all__ = ["follow", "stop_on_signal"]
+__all__ = ["follow"]
 
 REFRESH = 0.2  # seconds between two redraws
-
-
-@contextmanager
-def stop_on_signal() -> Iterator[Callable[[], bool]]:
-    """While inside, the first Ctrl-C (or SIGTERM) asks to stop after the current batch, the second one interrupts.
-
-    Yields:
-        A function that tells whether to stop.
-    """
-    asked: list[int] = []
-
-    def ask(number: int, _: FrameType | None) -> None:
-        if asked:
-            raise KeyboardInterrupt
-        asked.append(number)
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: bool(asked)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def follow(snapshots: Iterator[Snapshot], console: Console, *, quiet: bool) -> Snapshot:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from l0tre.defaults import LOAD_SECONDS
 from l0tre.errors import ConfigError
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "GroupsOption",
     "InputShapeOption",
     "JsonOption",
+    "LoadTimeoutOption",
     "ModelArgument",
     "Output",
     "QuietOption",
@@ -63,6 +65,10 @@ InputShapeOption = Annotated[
     ),
 ]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:0.", rich_help_panel=MODEL)]
+LoadTimeoutOption = Annotated[
+    float,
+    typer.Option(metavar="SECONDS", help="Give up on a model that loads longer than this.", rich_help_panel=MODEL),
+]
 DataDirOption = Annotated[
     Path | None,
     typer.Option(envvar="L0TRE_DATA", help="Folder with mnist, fashion-mnist, cifar10 files.", rich_help_panel=DATA),
@@ -126,6 +132,7 @@ class Choices:
     ] = None
     input_shape: InputShapeOption = None
     device: DeviceOption = "auto"
+    load_timeout: LoadTimeoutOption = LOAD_SECONDS
     data_dir: DataDirOption = None
     split: Annotated[str, typer.Option(help="test or train, for data that has both.", rich_help_panel=DATA)] = "test"
     scale: Annotated[

@@ -3,26 +3,26 @@
 import json
 from collections.abc import Mapping, Sequence
 
-import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from torch import Tensor
 
 from l0tre.api.verify import Verdict
-from l0tre.certify.checker.certificate import Certificate
 from l0tre.certify.checker.check import CheckResult
 from l0tre.cli.flags import in_flags
+from l0tre.cli.terminal import literal, say, screen
 from l0tre.domain import Domain
 from l0tre.evaluation.accuracy import classified, counts, doubt
 from l0tre.evaluation.changes import changes
 from l0tre.evaluation.forecast import duration
 from l0tre.evaluation.results import ImageBounds, Snapshot
 from l0tre.exhaustive.describe import Description
+from l0tre.limits import peak_host_bytes
 from l0tre.model.network import Network
 from l0tre.names import Names, names_of
 
 __all__ = [
+    "memory_dict",
     "print_snapshot",
     "show_check",
     "show_classified",
@@ -35,7 +35,14 @@ __all__ = [
 ROWS = 25  # images listed on a terminal; files have them all
 
 
-def print_snapshot(result: Snapshot, *, quiet: bool, as_json: bool, every: bool = False) -> None:
+def memory_dict(budget: int) -> dict[str, dict[str, int | None]]:
+    """For JSON, in bytes: what batches and tables may take, and the most that the whole process held."""
+    return {"memory": {"budget": budget, "peak": peak_host_bytes()}}
+
+
+def print_snapshot(
+    result: Snapshot, *, quiet: bool, as_json: bool, every: bool = False, searched: bool = False
+) -> None:
     """Print a result as JSON, as tables, or not at all.
 
     Args:
@@ -43,11 +50,13 @@ def print_snapshot(result: Snapshot, *, quiet: bool, as_json: bool, every: bool 
         quiet: Print no tables.
         as_json: Print JSON and nothing else.
         every: List all images, not only the first ones.
+        searched: Whether this process computed it; the JSON then says what memory that took.
     """
     if as_json:
-        typer.echo(json.dumps(result.to_dict(), indent=1))
+        memory = memory_dict(result.config["settings"]["memory_bytes"]) if searched else {}
+        say(json.dumps({**result.to_dict(), **memory}, indent=1))
     elif not quiet:
-        show_snapshot(result, Console(highlight=False), every=every)
+        show_snapshot(result, screen(), every=every)
 
 
 def show_snapshot(result: Snapshot, console: Console, *, every: bool = False) -> None:
@@ -58,7 +67,7 @@ def show_snapshot(result: Snapshot, console: Console, *, every: bool = False) ->
         console: Where to.
         every: List all images, not only the first ones.
     """
-    unit, config = result.unit, result.config
+    unit, config = literal(result.unit), result.config
     settings = config["settings"]
     names, inputs = names_of(config)
     # No lines and little padding: a billion queries and a day of seconds fit 80 columns.
@@ -69,12 +78,12 @@ def show_snapshot(result: Snapshot, console: Console, *, every: bool = False) ->
     for image in shown:
         witness = image.witness
         table.add_row(
-            escape(_named(image.index, inputs)),
-            escape(names.label(image.label)),
+            literal(_named(image.index, inputs)),
+            literal(names.label(image.label)),
             str(image.lower),
             str(image.upper) if witness else f">{image.groups}" if image.lower == image.groups else "none yet",
             _state(image),
-            escape(names.label(witness.label)) if witness else "-",
+            literal(names.label(witness.label)) if witness else "-",
             f"{image.seconds:.1f}",
             f"{image.queries:,}",
         )
@@ -82,24 +91,26 @@ def show_snapshot(result: Snapshot, console: Console, *, every: bool = False) ->
     if len(shown) < len(result.images):
         console.print(f"... and {len(result.images) - len(shown)} more (of {len(result.images)}; --all lists them)")
     for left_out in result.excluded if every else result.excluded[:5]:
-        console.print(f"left out: image {_named(left_out.index, inputs)}, {left_out.reason_in(names)}", markup=False)
+        console.print(
+            f"left out: image {literal(_named(left_out.index, inputs))}, {literal(left_out.reason_in(names))}"
+        )
     if not every and len(result.excluded) > 5:
         console.print(f"left out: {len(result.excluded) - 5} more images")
     total = len(result.images)
     console.print(
-        f"\n[bold]{escape(config['model']['name'])}[/bold] on {_count(total, 'image')} of "
-        f"{escape(config['data']['name'])} ({len(result.excluded)} left out), bounds in {unit}s:",
+        f"\n[bold]{literal(config['model']['name'])}[/bold] on {_count(total, 'image')} of "
+        f"{literal(config['data']['name'])} ({len(result.excluded)} left out), bounds in {unit}s:",
         soft_wrap=True,  # paths stay whole, for copying
     )
     if reading := config["model"].get("reading"):
-        console.print(f"  network: {reading}", markup=False, soft_wrap=True)
+        console.print(f"  network: {literal(reading)}", soft_wrap=True)
     show_classified(*counts(result), console, "  ")
     sampled = all(image.guarantee == "sampled" for image in result.images)
     known = "none is claimed: this is a sample" if sampled else f"so many {unit}s can change safely"
     console.print(f"  lower bound  {result.lower:.3f}   {known}")
     console.print(f"               guarantee: {_guarantee(result, settings)}")
     if note := config.get("guarantee", {}).get("note"):
-        console.print(f"               why not certified: {escape(note)}", soft_wrap=True)
+        console.print(f"               why not certified: {literal(note)}", soft_wrap=True)
     console.print(f"  upper bound  {result.upper:.3f}   shown by stored adversarial inputs")
     if result.without_witness:
         console.print(
@@ -120,7 +131,7 @@ def show_classified(correct: int, total: int, labelled: bool, console: Console, 
     """Print how many inputs the network classifies correctly, and a warning if they are few."""
     console.print(f"{indent}{classified(correct, total, labelled=labelled)}", markup=False)
     if labelled and (reason := doubt(correct, total)):
-        console.print(f"{indent}[bold red]warning[/bold red]: {escape(in_flags(reason))}", soft_wrap=True)
+        console.print(f"{indent}[bold red]warning[/bold red]: {literal(in_flags(reason))}", soft_wrap=True)
 
 
 def _named(index: int, inputs: Mapping[int, str]) -> str:
@@ -170,20 +181,18 @@ def show_verdict(verdict: Verdict, original: Tensor, names: Names, console: Cons
     elif verdict.witness is not None:
         witness = verdict.witness
         console.print(
-            f"changing {_count(witness.distance, unit)} makes it class {names.label(witness.label)} "
+            f"changing {_count(witness.distance, unit)} makes it class {literal(names.label(witness.label))} "
             f"(margin {witness.margin:.4g}):",
-            markup=False,
         )
         for change in changes(witness, original, names):
-            console.print(f"  {change}", markup=False, soft_wrap=True)
+            console.print(f"  {literal(change)}", soft_wrap=True)
     else:
-        console.print(f"reason: {verdict.reason}; bounds so far: lower {verdict.lower}, upper {verdict.upper}")
+        console.print(f"reason: {literal(verdict.reason)}; bounds so far: lower {verdict.lower}, upper {verdict.upper}")
     console.print(f"{verdict.seconds:.2f} s, {verdict.queries:,} queries")
 
 
-def show_check(result: CheckResult, proof: Certificate, index: int, console: Console) -> None:
+def show_check(result: CheckResult, unit: str, index: int, console: Console) -> None:
     """Print what checking a certificate found."""
-    unit = str(proof.about.get("unit", "group"))
     console.print("[bold green]valid[/bold green]")
     console.print(
         f"image {index} stays class {result.label} for every change of at most {_count(result.radius, unit)} "
@@ -212,15 +221,15 @@ def show_description(
     """Print whether a network can be certified, and how its grid will be searched."""
     shape = " x ".join(str(size) for size in network.input_shape)
     console.print(
-        f"[bold]{escape(network.name)}[/bold]: input {shape}, {_count(network.classes, 'class')}, "
+        f"[bold]{literal(network.name)}[/bold]: input {shape}, {_count(network.classes, 'class')}, "
         f"{_count(domain.groups, domain.unit)}",
         soft_wrap=True,
     )
     proof = f"no, {why_not}" if why_not else "yes: lower bounds for all real values"
-    console.print(f"certified: {escape(proof)}", soft_wrap=True)
+    console.print(f"certified: {literal(proof)}", soft_wrap=True)
     if not description.windows:
         console.print("grid search: whole forward passes for every grid point")
-        console.print(f"  why:    {escape(description.reason)}", soft_wrap=True)
+        console.print(f"  why:    {literal(description.reason)}", soft_wrap=True)
         return
     levels = ", ".join(str(t) for t in description.levels)
     console.print(f"grid search: windows for t = {levels}; whole forward passes for larger t")
@@ -234,7 +243,7 @@ def show_description(
         table.add_column(name, justify="left" if name == "layer" else "right")
     for layer in description.layers:
         table.add_row(
-            escape(layer.name),
+            literal(layer.name),
             " x ".join(str(size) for size in layer.shape),
             str(layer.stride),
             f"{layer.window[0]} x {layer.window[1]}",

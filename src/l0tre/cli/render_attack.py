@@ -3,11 +3,11 @@
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from l0tre.attacks.attacked import Attacked
 from l0tre.cli.render import show_classified
+from l0tre.cli.terminal import literal
 from l0tre.data import Dataset
 
 __all__ = ["attack_dict", "show_attack"]
@@ -53,9 +53,9 @@ def show_attack(result: Attacked, data: Dataset, console: Console, targeted: int
     for row, index in enumerate(data.indices[:ROWS]):
         changed = bool(result.changed[row])
         table.add_row(
-            escape(f"{index} {names.inputs[row]}" if names.inputs else str(index)),
-            escape(names.label(int(result.labels[row]))),
-            escape(names.label(int(result.decisions[row]))) if result.found[row] else "-",
+            literal(f"{index} {names.inputs[row]}" if names.inputs else str(index)),
+            literal(names.label(int(result.labels[row]))),
+            literal(names.label(int(result.decisions[row]))) if result.found[row] else "-",
             str(int(result.distance[row])) if result.found[row] else "none",
             "yes" if changed and result.optimal[row] else "",
             result.methods[row] if changed else "as it is" if result.found[row] else "-",
@@ -78,4 +78,4 @@ def show_attack(result: Attacked, data: Dataset, console: Console, targeted: int
         console.print(f"distance  {distance}; {optimal} proved optimal")
     console.print(f"time      {result.seconds:.1f} s, {result.seconds / total:.3f} s an image")
     for note in result.notes:
-        console.print(f"note: {escape(note)}", soft_wrap=True)
+        console.print(f"note: {literal(note)}", soft_wrap=True)

@@ -3,15 +3,14 @@
 import json
 from pathlib import Path
 
-import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from l0tre.adapters.attack_picture import write_picture
 from l0tre.adapters.attack_summary import Row, common_images, make_rows, write_files
 from l0tre.adapters.compare_attacks import Comparison
 from l0tre.adapters.peers import PEERS
+from l0tre.cli.terminal import literal, say, screen
 from l0tre.domain import Domain
 from l0tre.errors import DataError, MissingExtraError
 
@@ -53,16 +52,16 @@ def list_peers(*, as_json: bool) -> None:
             }
             for name, peer in PEERS.items()
         }
-        typer.echo(json.dumps(facts, indent=1))
+        say(json.dumps(facts, indent=1))
         return
-    console = Console(highlight=False)
+    console = screen()
     table = _table("attack", "library", "unit", "needs", "here", "what it is")
     for name, peer in PEERS.items():
         needs = "gradients" if peer.gradients else "scores"
         table.add_row(name, peer.package, peer.unit, needs, "no" if reasons[name] else "yes", peer.about)
     console.print(table)
     for reason in dict.fromkeys(reason for reason in reasons.values() if reason):
-        console.print(escape(reason), soft_wrap=True)
+        console.print(literal(reason), soft_wrap=True)
 
 
 def _table(*names: str) -> Table:
@@ -84,7 +83,7 @@ def show_peers(result: Comparison, console: Console) -> None:
     shared, unit = int(common_images(result).sum()), result.unit
     for row in rows:
         if row.error:
-            console.print(f"{row.name}: {escape(row.error)}", soft_wrap=True)
+            console.print(f"{row.name}: {literal(row.error)}", soft_wrap=True)
     console.print(
         f"\n{len(result.images)} images, {len(result.excluded)} left out as misclassified; "
         f"budget {result.budget} passes an image\n"

@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-import typer
 from rich.console import Console
 from rich.table import Table
 
 from l0tre import zoo
+from l0tre.cli.terminal import say
 from l0tre.zoo import weights_store as store
 
 __all__ = ["facts", "show_networks", "show_trained"]
@@ -33,18 +33,18 @@ def facts(name: str) -> dict[str, Any]:
 def show_trained(name: str, record: dict[str, Any], folder: Path) -> None:
     """Print how well a network was trained, and where it is."""
     tested, learnt = f"{record['test_images']:,} test images", f"{record['training_images']:,} training images"
-    typer.echo(
+    say(
         f"{name}: {record['accuracy_test']:.2%} of {tested} correct (the paper: {zoo.entry(name).paper_accuracy:.2%}), "
         f"{record['accuracy_train']:.2%} of {learnt}; {record['seconds']:.0f} s"
     )
-    typer.echo(f"stored as {record['weights']} in {folder}")
+    say(f"stored as {record['weights']} in {folder}")
     used = store.find(name)
     if used == folder:
-        typer.echo(f"next: l0tre evaluate {name} {record['data']}")
+        say(f"next: l0tre evaluate {name} {record['data']}")
     elif used == store.bundled_folder():
-        typer.echo(f"the name {name} still means the bundled weights; l0tre.zoo.load(name, folder) gives these")
+        say(f"the name {name} still means the bundled weights; l0tre.zoo.load(name, folder) gives these")
     else:
-        typer.echo(f"to use it by its name: L0TRE_ZOO={folder}")
+        say(f"to use it by its name: L0TRE_ZOO={folder}")
 
 
 def show_networks(rows: list[dict[str, Any]], console: Console) -> None:

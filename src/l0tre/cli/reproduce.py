@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.markdown import Markdown
 
 from l0tre.cli import options as opt
 from l0tre.cli.root import app
+from l0tre.cli.terminal import literal, say, screen
 from l0tre.errors import ConfigError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -143,18 +143,19 @@ def _reproduce(
     output: opt.Output,
 ) -> None:
     """Carry out the runs, if any, then write and print what they say."""
-    from l0tre.cli.live import follow, stop_on_signal
+    from l0tre.cli.live import follow
+    from l0tre.cli.signals import stop_on_signal
     from l0tre.figures.canvas import cannot_draw
     from l0tre.studies.plans import carry_out
 
     opt.check_budget(source.time_budget)
     if not plans and (reason := cannot_draw()):
         raise MissingExtraError(reason)
-    console = Console(stderr=True)
+    console = screen(stderr=True)
 
     def watch(name: str, snapshots: "Iterator[Snapshot]") -> "Snapshot":
         if not output.silent:
-            console.print(f"{name} ...", highlight=False)
+            console.print(f"{literal(name)} ...")
         return follow(snapshots, console, quiet=output.silent)
 
     with stop_on_signal() as stop:
@@ -163,13 +164,11 @@ def _reproduce(
         stopped = stop()
     summary = summarise(out)
     if output.as_json:
-        typer.echo(json.dumps(summary.facts, indent=1))
+        say(json.dumps(summary.facts, indent=1))
     elif not output.quiet:
-        Console(highlight=False).print(Markdown(summary.brief))
-        typer.echo(
-            f"written: {out / 'summary.md'}, {out / 'summary.json'}, {len(summary.files) - 2} tables and figures"
-        )
+        screen().print(Markdown(summary.brief))
+        say(f"written: {out / 'summary.md'}, {out / 'summary.json'}, {len(summary.files) - 2} tables and figures")
         if summary.left_out:
-            typer.echo(f"figures were left out: {summary.left_out}; then add --figures-only to this command")
+            say(f"figures were left out: {summary.left_out}; then add --figures-only to this command")
     if stopped:
         raise typer.Exit(130)

@@ -4,13 +4,14 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
-from zipfile import BadZipFile
 
 import numpy as np
 
 from l0tre.api.inputs import agree, check_scale
 from l0tre.api.tables import table_domain
+from l0tre.arrays import read_array_or_archive
 from l0tre.cli.options import Choices, Search
+from l0tre.cli.patience import loads_within
 from l0tre.data import Dataset, from_arrays, load_data
 from l0tre.data.vnnlib import VnnlibProperty, read_vnnlib
 from l0tre.defaults import ATTACK_QUERIES
@@ -62,15 +63,16 @@ def prepare(model: str, data: str, choices: Choices) -> Setup:
             drop=choices.drop or (),
         )
 
-    network, images = agree(
-        model,
-        read,
-        device=choices.device,
-        input_shape=parse_shape(choices.input_shape),
-        mean=parse_numbers(choices.mean, "--mean"),
-        std=parse_numbers(choices.std, "--std"),
-        weights=choices.weights,
-    )
+    with loads_within(choices.load_timeout, model):
+        network, images = agree(
+            model,
+            read,
+            device=choices.device,
+            input_shape=parse_shape(choices.input_shape),
+            mean=parse_numbers(choices.mean, "--mean"),
+            std=parse_numbers(choices.std, "--std"),
+            weights=choices.weights,
+        )
     memory = 0 if choices.memory is None else parse_size(choices.memory)
     domain = _domain(network, images, choices) if posed is None else _box(network, posed, choices)
     check_scale(images, domain)
@@ -189,11 +191,11 @@ def parse_shape(text: str | None) -> tuple[int, ...] | None:
 def parse_array(path: Path, option: str) -> np.ndarray:
     """An array from a ``.npy`` file."""
     try:
-        array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError, BadZipFile) as error:
+        with path.open("rb") as stream:
+            array = read_array_or_archive(stream)
+    except (OSError, ValueError) as error:
         raise ConfigError(f"{option} {path} cannot be read as a .npy array: {error}") from error
     if not isinstance(array, np.ndarray):
-        array.close()
         raise ConfigError(f"{option} {path} is an .npz archive: give a .npy file, which holds one array")
     if array.dtype.kind not in "biuf":
         raise ConfigError(f"{option} {path} holds values of type {array.dtype}: give an array of numbers")

@@ -3,18 +3,24 @@
 import json
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import Progress
 
 from l0tre.cli import options as opt
+from l0tre.cli.plain import plain
 from l0tre.cli.root import app
+from l0tre.cli.terminal import say, screen
 from l0tre.errors import CertificateError, ConfigError
+
+if TYPE_CHECKING:
+    from l0tre.certify.checker.certificate import Certificate
 
 __all__ = ["check", "verify"]
 
+# What the checker itself computes in, whatever a certificate says.
+CHECKED = "real arithmetic on the network's weights, by the checker's own float64 bounds with rounding errors added"
 EXIT_CODES = {"safe": 0, "unsafe": 1, "unknown": 3}
 
 
@@ -56,19 +62,24 @@ def verify(
     Example: l0tre verify sdnn mnist5k --resize --index 1 --radius 1
     """
     from l0tre.api.verify import verify as verify_one
-    from l0tre.cli.live import stop_on_signal
-    from l0tre.cli.render import show_verdict
+    from l0tre.cli.render import memory_dict, show_verdict
     from l0tre.cli.setup import make_settings, prepare
+    from l0tre.cli.signals import stop_on_signal
     from l0tre.cli.verdicts import verdict_dict, vnncomp
     from l0tre.data import select
+    from l0tre.memory import default_budget
 
     opt.check_budget(time_budget)
-    setup = prepare(model, data, choices)
-    image = select(setup.data, indices=[index])
-    settings = make_settings(search, setup.memory_bytes, max(1, radius), domain=setup.domain)
-    screen = Console(stderr=True, highlight=False)
-    tell = (lambda _: None) if output.silent else lambda text: screen.print(text, markup=False, soft_wrap=True)
+    console = screen(stderr=True)
+
+    def tell(text: str) -> None:
+        if not output.silent:
+            console.print(plain(text), markup=False, soft_wrap=True)
+
     with stop_on_signal() as stop:
+        setup = prepare(model, data, choices)
+        image = select(setup.data, indices=[index])
+        settings = make_settings(search, setup.memory_bytes, max(1, radius), domain=setup.domain)
         verdict = verify_one(
             setup.network,
             image,
@@ -87,15 +98,16 @@ def verify(
         )
     written = certificate if verdict.answer == "safe" else None
     if output.as_json or form is Format.JSON:
-        typer.echo(json.dumps({**verdict_dict(verdict, image), "certificate": written and str(written)}))
+        facts = {**verdict_dict(verdict, image), "certificate": written and str(written)}
+        say(json.dumps({**facts, **memory_dict(settings.memory_bytes or default_budget(setup.network.device))}))
     elif form is Format.VNNCOMP:
-        typer.echo(vnncomp(verdict, setup.network, image.images[0]))
+        say(vnncomp(verdict, setup.network, image.images[0]))
     elif output.quiet:
-        typer.echo(verdict.answer)
+        say(verdict.answer)
     else:
-        show_verdict(verdict, image.images[0], image.names, Console(highlight=False))
+        show_verdict(verdict, image.images[0], image.names, screen())
         if written is not None:
-            typer.echo(f"certificate: {written}")
+            say(f"certificate: {written}")
     raise typer.Exit(EXIT_CODES[verdict.answer])
 
 
@@ -117,22 +129,21 @@ def check(
 ) -> None:
     """Check a proof again, with other code than made it. Exit code 0 it holds, 1 it does not, 2 error.
 
+    A file that is missing or no certificate is an error. What is printed was found here, not read from the file.
+
     Example: l0tre check one.l0cert sdnn mnist5k --resize
     """
     from l0tre.api.check import check as check_proof
-    from l0tre.certify.checker.certificate import read_certificate
     from l0tre.cli.render import show_check
     from l0tre.cli.setup import prepare
     from l0tre.data import select
 
+    proof = _read(certificate)
+    place = index if index is not None else _index(proof)
     setup = prepare(model, data, choices)
-    if not certificate.is_file():
-        raise ConfigError(f"there is no certificate {certificate}: write one with l0tre verify --certificate")
+    image = select(setup.data, indices=[place])
     try:
-        proof = read_certificate(certificate)
-        place = index if index is not None else int(proof.about.get("index", 0))
-        image = select(setup.data, indices=[place])
-        with Progress(console=Console(stderr=True), transient=True, disable=output.silent) as bar:
+        with Progress(console=screen(stderr=True), transient=True, disable=output.silent) as bar:
             task = bar.add_task("checking nodes", total=len(proof.cells))
             result = check_proof(
                 proof,
@@ -144,15 +155,32 @@ def check(
             )
     except CertificateError as error:
         if output.as_json:
-            typer.echo(json.dumps({"valid": False, "reason": str(error)}))
+            say(json.dumps({"valid": False, "reason": str(error)}))
         else:
-            typer.echo(f"not valid: {error}")
+            say(f"not valid: {error}")
         raise typer.Exit(1) from error
     if output.as_json:
         facts = {"radius": result.radius, "label": result.label, "nodes": result.nodes, "boxes": result.boxes}
         rest = {"margin": result.margin, "splits": result.splits, "seconds": result.seconds}
-        typer.echo(json.dumps({"valid": True, "index": place, **facts, **rest, "arithmetic": proof.arithmetic}))
+        say(json.dumps({"valid": True, "index": place, **facts, **rest, "arithmetic": CHECKED}))
     elif output.quiet:
-        typer.echo("valid")
+        say("valid")
     else:
-        show_check(result, proof, place, Console(highlight=False))
+        show_check(result, setup.domain.unit, place, screen())
+
+
+def _read(certificate: Path) -> "Certificate":
+    """A certificate, or an error that is no answer about a proof."""
+    from l0tre.certify.checker.certificate import read_certificate
+
+    if not certificate.is_file():
+        raise ConfigError(f"there is no certificate {certificate}: write one with l0tre verify --certificate")
+    return read_certificate(certificate)
+
+
+def _index(proof: "Certificate") -> int:
+    """Which image a certificate says that it is about; its hash tells whether that is so."""
+    index = proof.about.get("index", 0)
+    if type(index) is not int:
+        raise CertificateError("the certificate does not say in whole numbers which image it is about: give --index")
+    return index

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from l0tre.cli import options as opt
 from l0tre.cli.root import app
+from l0tre.cli.terminal import say, screen
+from l0tre.defaults import LOAD_SECONDS
 
 __all__ = ["inspect", "report", "show"]
 
@@ -24,6 +25,7 @@ def inspect(
     colours: opt.ColoursOption = "grid",
     epsilon: opt.EpsilonOption = None,
     device: opt.DeviceOption = "auto",
+    load_timeout: opt.LoadTimeoutOption = LOAD_SECONDS,
     as_json: opt.JsonOption = False,
 ) -> None:
     """Tell how a network will be searched: windows or whole forward passes, how far a pixel reaches, what it saves.
@@ -31,6 +33,7 @@ def inspect(
     Example: l0tre inspect sdnn
     """
     from l0tre.api.load import load
+    from l0tre.cli.patience import loads_within
     from l0tre.cli.render import show_costs, show_description
     from l0tre.cli.setup import parse_groups, parse_shape
     from l0tre.domain import make_domain, make_grid
@@ -39,7 +42,8 @@ def inspect(
     from l0tre.exhaustive.describe import describe
     from l0tre.exhaustive.scanner import choose_engine
 
-    network = load(model, input_shape=parse_shape(input_shape), device=device)
+    with loads_within(load_timeout, model):
+        network = load(model, input_shape=parse_shape(input_shape), device=device)
     domain = make_domain(network.input_shape, groups=parse_groups(groups))
     grid = make_grid(domain, epsilon or 0.25, colours=colours)  # type: ignore[arg-type]
     engine = choose_engine(network, domain.to(network.device), grid.to(network.device))
@@ -54,14 +58,11 @@ def inspect(
             "certifiable": not why_not,
             "why_not_certifiable": why_not,
         }
-        typer.echo(
-            json.dumps(
-                {**facts, "unit": domain.unit, "groups": domain.groups, **asdict(description), "cost": costs}, indent=1
-            )
-        )
+        about = {"unit": domain.unit, "groups": domain.groups, **asdict(description), "cost": costs}
+        say(json.dumps({**facts, **about}, indent=1))
     else:
-        show_description(network, domain, description, why_not, Console(highlight=False))
-        show_costs(costs, domain.unit, Console(highlight=False))
+        show_description(network, domain, description, why_not, screen())
+        show_costs(costs, domain.unit, screen())
 
 
 @app.command()
@@ -81,15 +82,30 @@ def show(
 
 
 @app.command()
-def report(run: RunArgument) -> None:
+def report(
+    run: RunArgument,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Write the files here, not into the run folder.")
+    ] = None,
+) -> None:
     """Write report.html, result.json, bounds.csv and witnesses.npz of a run anew.
 
     Example: l0tre report runs/first
     """
-    from l0tre.evaluation.exports import write_exports
-    from l0tre.report import write_report
-    from l0tre.store import read_inputs, read_snapshot
+    from l0tre.evaluation.exports import export_writes
+    from l0tre.files import write_all_whole
+    from l0tre.report import report_writes
+    from l0tre.store import export_run, read_inputs, read_snapshot
 
     snapshot, inputs = read_snapshot(run), read_inputs(run)
-    files = [*write_exports(run, snapshot, inputs.images, inputs.indices), write_report(run)]
-    typer.echo("\n".join(str(file) for file in files))
+    folder = run if out is None else out
+    writes = {
+        **export_writes(folder, snapshot, inputs.images, inputs.indices),
+        **report_writes(folder, snapshot, inputs),
+    }
+    if out is None:
+        files = export_run(run, writes, snapshot)
+    else:
+        out.mkdir(parents=True, exist_ok=True)
+        files = write_all_whole(writes)
+    say("\n".join(str(file) for file in files))

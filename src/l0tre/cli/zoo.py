@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from l0tre.cli import options as opt
 from l0tre.cli.root import app
+from l0tre.cli.terminal import say, screen
 
 __all__ = ["export", "list_networks", "train", "zoo_app"]
 
@@ -30,9 +30,9 @@ def list_networks(as_json: opt.JsonOption = False) -> None:
 
     rows = [facts(name) for name in zoo.names()]
     if as_json:
-        typer.echo(json.dumps(rows, indent=1))
+        say(json.dumps(rows, indent=1))
         return
-    show_networks(rows, Console(highlight=False))
+    show_networks(rows, screen())
 
 
 @zoo_app.command()
@@ -81,7 +81,7 @@ def train(
     )
     try:
         # The remaining time is guessed from the last epochs; by default those of the last 30 s, less than one on a CPU.
-        console = Console(stderr=True)
+        console = screen(stderr=True)
         bar = Progress(
             *columns,
             console=console,
@@ -97,10 +97,10 @@ def train(
 
             record = make(name, out=folder, recipe=recipe, data=data, data_dir=data_dir, device=device, progress=report)
     except KeyboardInterrupt:
-        typer.echo("stopped: nothing was stored", err=True)
+        say("stopped: nothing was stored", err=True)
         raise typer.Exit(130) from None
     if as_json:
-        typer.echo(json.dumps(record, indent=1))
+        say(json.dumps(record, indent=1))
     elif not quiet:
         show_trained(name, record, folder)
 
@@ -119,4 +119,4 @@ def export(
 
     gap = write_file(name, file)
     if not quiet:
-        typer.echo(f"{file}: written; its scores are those of {name} (largest difference {gap:.2g})")
+        say(f"{file}: written; its scores are those of {name} (largest difference {gap:.2g})")

@@ -1,6 +1,7 @@
 """The binary formats of MNIST (IDX) and CIFAR-10."""
 
 import gzip
+import math
 import struct
 import tarfile
 import zlib
@@ -11,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from l0tre.errors import DataError
+from l0tre.limits import refuse_large
 
 __all__ = ["CIFAR_FOLDER", "cifar_members", "read_cifar", "read_cifar_archive", "read_idx"]
 
@@ -29,22 +31,23 @@ def read_idx(path: Path, axes: int) -> npt.NDArray[np.uint8]:
     Raises:
         DataError: If it is damaged or something else.
     """
-    try:
-        content = path.read_bytes()
-        if path.suffix == ".gz":
-            content = gzip.decompress(content)
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: cannot be read ({error}); download it again") from error
     start = 4 + 4 * axes
-    # Two zero bytes, the type (8: unsigned bytes), the number of axes, then the length of each axis.
-    if len(content) < start or content[:4] != bytes((0, 0, 8, axes)):
-        raise DataError(f"{path}: is no IDX file of bytes with {axes} axes; download it again")
-    shape = struct.unpack(f">{axes}I", content[4:start])
-    values = np.frombuffer(content, dtype=np.uint8, offset=start)
-    expected = int(np.prod(shape, dtype=object))
-    if len(values) != expected:
-        raise DataError(f"{path}: holds {len(values)} bytes of data; expected {expected}, download it again")
-    return values.reshape(shape)
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
+            head = stream.read(start)
+            # Two zero bytes, the type (8: unsigned bytes), the number of axes, then the length of each axis.
+            if len(head) < start or head[:4] != bytes((0, 0, 8, axes)):
+                raise ValueError(f"it is no IDX file of bytes with {axes} axes")
+            shape = struct.unpack(f">{axes}I", head[4:])
+            expected = math.prod(shape)
+            refuse_large(expected, "the array that it claims to be")
+            content = stream.read(expected + 1)
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise DataError(f"{path}: cannot be read ({error}); download it again") from error
+    if len(content) != expected:
+        held = f"{len(content)}" if len(content) < expected else "more"
+        raise DataError(f"{path}: holds {held} bytes of data; expected {expected}, download it again")
+    return np.frombuffer(content, dtype=np.uint8).reshape(shape)
 
 
 def cifar_members(split: str) -> list[str]:
@@ -95,10 +98,11 @@ def read_cifar_archive(path: Path, split: str) -> tuple[npt.NDArray[Any], npt.ND
                 name = wanted.get(member.name)
                 stream = archive.extractfile(member) if name is not None and member.isreg() else None
                 if name is not None and stream is not None:
+                    refuse_large(member.size, name)
                     found[name] = stream.read()
                     if len(found) == len(wanted):
                         break
-    except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
+    except (OSError, EOFError, ValueError, tarfile.TarError, zlib.error) as error:
         raise DataError(f"{path}: cannot be read ({error}); download it again") from error
     missing = [name for name in wanted.values() if name not in found]
     if missing:

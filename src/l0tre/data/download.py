@@ -1,4 +1,4 @@
-"""Downloading the published files of MNIST, Fashion-MNIST and CIFAR-10, checked by their published checksums."""
+"""Downloading the published files of MNIST, Fashion-MNIST and CIFAR-10 over https, checked by SHA-256."""
 
 import hashlib
 import http.client
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from l0tre.errors import DataError
 
@@ -28,11 +29,11 @@ class Remote:
 
     Attributes:
         url: Where it is; the last part is its name.
-        md5: Its checksum, in hexadecimal, as published.
+        sha256: Its checksum, in hexadecimal.
     """
 
     url: str
-    md5: str
+    sha256: str
 
     @property
     def name(self) -> str:
@@ -40,34 +41,46 @@ class Remote:
         return self.url.rpartition("/")[2]
 
 
-def _idx(base: str, prefix: str, images: str, labels: str) -> tuple[Remote, ...]:
-    return (
-        Remote(f"{base}{prefix}-images-idx3-ubyte.gz", images),
-        Remote(f"{base}{prefix}-labels-idx1-ubyte.gz", labels),
-    )
-
-
 _MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
-_FASHION = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
-_CIFAR = (Remote("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),)
+_FASHION = "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/"
+_TORONTO = "https://www.cs.toronto.edu/~kriz/"
+_IMAGES, _LABELS = "images-idx3-ubyte.gz", "labels-idx1-ubyte.gz"
+_CIFAR = (
+    Remote(f"{_TORONTO}cifar-10-binary.tar.gz", "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"),
+)
 
 # The files of each data set and split.
 REMOTES: Mapping[tuple[str, str], tuple[Remote, ...]] = MappingProxyType(
     {
-        ("mnist", "train"): _idx(
-            _MNIST, "train", "f68b3c2dcbeaaa9fbdd348bbdeb94873", "d53e105ee54ea40749a09fcbcd1e9432"
+        ("mnist", "train"): (
+            Remote(f"{_MNIST}train-{_IMAGES}", "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
+            Remote(f"{_MNIST}train-{_LABELS}", "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
         ),
-        ("mnist", "test"): _idx(_MNIST, "t10k", "9fb629c4189551a2d022fa330f9573f3", "ec29112dd5afa0611ce80d1b7f02629c"),
-        ("fashion-mnist", "train"): _idx(
-            _FASHION, "train", "8d4fb7e6c68d591d4c3dfef9ec88bf0d", "25c81989df183df01b3e8a0aad5dffbe"
+        ("mnist", "test"): (
+            Remote(f"{_MNIST}t10k-{_IMAGES}", "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
+            Remote(f"{_MNIST}t10k-{_LABELS}", "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
         ),
-        ("fashion-mnist", "test"): _idx(
-            _FASHION, "t10k", "bef4ecab320f06d8554ea6380940ec79", "bb300cfdad3c16e7a12a480ee83cd310"
+        ("fashion-mnist", "train"): (
+            Remote(f"{_FASHION}train-{_IMAGES}", "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"),
+            Remote(f"{_FASHION}train-{_LABELS}", "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"),
+        ),
+        ("fashion-mnist", "test"): (
+            Remote(f"{_FASHION}t10k-{_IMAGES}", "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"),
+            Remote(f"{_FASHION}t10k-{_LABELS}", "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
         ),
         ("cifar10", "train"): _CIFAR,
         ("cifar10", "test"): _CIFAR,
     }
 )
+
+
+class _StaysSafe(urllib.request.HTTPRedirectHandler):
+    """Follows no redirection from https to anything else."""
+
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        if req.full_url.startswith("https:") and not newurl.startswith("https:"):
+            raise OSError(f"{req.full_url} leads to {newurl}, which is not https")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 def _fetch(remote: Remote, folder: Path) -> None:
@@ -76,22 +89,22 @@ def _fetch(remote: Remote, folder: Path) -> None:
     Raises:
         OSError: If it cannot be fetched or written, or the checksum is wrong.
     """
-    digest = hashlib.md5(usedforsecurity=False)
+    digest = hashlib.sha256()
     logger.info("downloading %s", remote.url)
     handle, temporary = tempfile.mkstemp(dir=folder, prefix=f"{remote.name}.", suffix=".part")
-    path = Path(temporary)
+    path, opener = Path(temporary), urllib.request.build_opener(_StaysSafe)
     try:
         done = 0
-        with os.fdopen(handle, "wb") as part, urllib.request.urlopen(remote.url, timeout=_TIMEOUT_S) as response:
+        with os.fdopen(handle, "wb") as part, opener.open(remote.url, timeout=_TIMEOUT_S) as response:
             while chunk := response.read(_CHUNK_BYTES):
                 digest.update(chunk)
                 part.write(chunk)
                 before, done = done, done + len(chunk)
                 if before // _REPORT_EVERY_BYTES != done // _REPORT_EVERY_BYTES:
                     logger.info("%s: %d MiB so far", remote.name, done >> 20)
-        if digest.hexdigest() != remote.md5:
+        if digest.hexdigest() != remote.sha256:
             raise OSError(
-                f"{remote.url} has the checksum {digest.hexdigest()} instead of {remote.md5}, "
+                f"{remote.url} has the checksum {digest.hexdigest()} instead of {remote.sha256}, "
                 "so it is incomplete or not the published file"
             )
         path.replace(folder / remote.name)

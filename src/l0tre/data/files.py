@@ -2,8 +2,6 @@
 
 import csv
 import math
-import zipfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,12 +9,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from l0tre.arrays import Archive, read_array_or_archive
 from l0tre.data.layout import channels_height_width
 from l0tre.errors import DataError
+from l0tre.limits import refuse_large
 from l0tre.names import NO_NAMES, Names
 
 __all__ = ["Raw", "is_number", "read_csv", "read_numpy", "rows_of_csv"]
 
+CSV_COPIES = 4  # bytes in memory for each of a CSV file: "0," becomes a float32, and arrays are put together
 LEAST_BRIGHT = 128  # whole numbers that are all below are no 8-bit pictures: somebody has to say what they are
 LEAST_PIXELS = 64  # of a picture in a row that no network says to be one
 
@@ -45,23 +46,24 @@ def _label_keys(split: str) -> list[str]:
     return [f"{split}_y", f"y_{split}", f"{split}_labels"]
 
 
-def _pick(arrays: "np.lib.npyio.NpzFile", split: str, path: Path) -> Raw:
+def _pick(archive: Archive, split: str, path: Path) -> Raw:
     other = "train" if split == "test" else "test"
     label_keys = [*_label_keys(split), "y", "labels"]
-    images_key = next((key for key in [*_image_keys(split), "x", "images"] if key in arrays), None)
+    names = archive.sizes
+    images_key = next((key for key in [*_image_keys(split), "x", "images"] if key in names), None)
     if images_key is None:
-        if any(key in arrays for key in _image_keys(other)):
+        if any(key in names for key in _image_keys(other)):
             raise DataError(f"{path}: holds the {other} split but not {split}; choose the split {other}")
         skip = {*label_keys, *_label_keys(other)}
-        candidates = [key for key in arrays.files if key not in skip and arrays[key].ndim > 1]
+        candidates = [key for key in names if key not in skip and archive.read(key).ndim > 1]
         if len(candidates) != 1:
             raise DataError(
-                f"{path}: cannot tell which array holds the images among {', '.join(arrays.files) or 'none'}; "
+                f"{path}: cannot tell which array holds the images among {', '.join(names) or 'none'}; "
                 f"name it x, images or {split}_x (and the labels y, labels or {split}_y)"
             )
         images_key = candidates[0]
-    labels_key = next((key for key in label_keys if key in arrays), None)
-    return Raw(arrays[images_key], None if labels_key is None else arrays[labels_key])
+    labels_key = next((key for key in label_keys if key in names), None)
+    return Raw(archive.read(images_key), None if labels_key is None else archive.read(labels_key))
 
 
 def read_numpy(path: Path, split: str) -> Raw:
@@ -77,14 +79,13 @@ def read_numpy(path: Path, split: str) -> Raw:
     """
     try:
         with path.open("rb") as stream:
-            loaded = np.load(stream, allow_pickle=False)
+            loaded = read_array_or_archive(stream)
             if isinstance(loaded, np.ndarray):
                 return Raw(loaded)
             return _pick(loaded, split, path)
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0]
+    except (OSError, ValueError) as error:
         raise DataError(
-            f"{path}: cannot be read as numpy arrays ({reason}); save plain numbers with np.savez"
+            f"{path}: cannot be read as numpy arrays ({error}); save plain numbers with np.savez"
         ) from error
 
 
@@ -95,12 +96,13 @@ def rows_of_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
         DataError: If the file is no readable CSV.
     """
     try:
+        refuse_large(CSV_COPIES * path.stat().st_size, "what it holds")
         with path.open(encoding="utf-8-sig", newline="") as stream:
             reader = csv.reader(stream)
             for row in reader:
                 if any(cell.strip() for cell in row):
                     yield reader.line_num, row
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, ValueError, csv.Error) as error:  # of a wrong encoding, too
         raise DataError(f"{path}: cannot be read as CSV ({error}); expected UTF-8 text") from error
 
 

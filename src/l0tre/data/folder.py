@@ -16,6 +16,9 @@ from l0tre.names import Names
 __all__ = ["read_folder"]
 
 _SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+# Pillow goes by the content, not by the name: of its readers only these are asked, none of which runs another program.
+_FORMATS = ("BMP", "DIB", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+_MOST_PIXELS = 2**26  # in a picture: a small file can claim many
 _LABELS = "labels.csv"
 _GREY = ("1", "L", "LA")
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
@@ -94,14 +97,20 @@ def _files_and_labels(folder: Path) -> tuple[list[Path], list[int] | None]:
 def _read(pillow: ModuleType, path: Path, mode: str | None) -> npt.NDArray[Any]:
     """One image as uint8 [H, W] or [H, W, C]; without a mode it stays grey or becomes RGB."""
     try:
-        with pillow.open(path) as image:
+        with pillow.open(path, formats=_FORMATS) as image:
+            if image.width * image.height > _MOST_PIXELS:
+                size = f"{image.width} x {image.height}"
+                raise DataError(f"{path}: has {size} pixels, at most {_MOST_PIXELS:,} are read; make it smaller")
             image.load()
             # Pillow cuts deeper pixels off at 255 instead of scaling them.
             if image.mode.startswith(("I", "F")):
                 raise DataError(f"{path}: has more than 8 bits per channel; save it with 8 bits, or as .npz")
             return np.asarray(image.convert(mode or ("L" if image.mode in _GREY else "RGB")))
-    except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:
-        raise DataError(f"{path}: cannot be read as an image ({error}); replace or remove it") from error
+    except DataError:
+        raise
+    except Exception as error:  # Pillow's readers raise what damaged files make them: struct.error, zlib.error, ...
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise DataError(f"{path}: cannot be read as an image ({reason}); replace or remove it") from error
 
 
 def _channels_first(image: npt.NDArray[Any], channels: int) -> npt.NDArray[Any]:

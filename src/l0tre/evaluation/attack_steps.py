@@ -14,9 +14,6 @@ from l0tre.evaluation.ledger import Ledger
 
 __all__ = ["strengthen"]
 
-TOGETHER = {"cpu": 8, "cuda": 1024}  # images of one step: enough to fill the device, few enough to stop soon
-UNDISTURBED = 1.0  # seconds of a step that nothing cuts short: a run that is stopped again and again still gets on
-
 
 def strengthen(ledger: Ledger) -> Iterator[None]:
     """Attack every image whose bounds do not meet yet, once.
@@ -36,13 +33,13 @@ def strengthen(ledger: Ledger) -> Iterator[None]:
         return
     ends = bounds[0].guarantee == "grid"
     stages = schedule("auto", has_gradients(problem.network), ends_only=ends)
-    size = TOGETHER["cuda" if problem.images.device.type == "cuda" else "cpu"]
+    size = problem.tuning.attack_images.on(problem.images.device)
     for start in range(0, len(todo), size):
         block = todo[start : start + size]
         began = time.monotonic()
         enough = torch.tensor([bounds[i].lower + 1 for i in block], device=problem.images.device)
         task = Task(problem.images[block], problem.specification.pick(block), problem.domain, enough)
-        meter = Meter(problem.network, len(block), problem.settings.memory_bytes, _patient(ledger))
+        meter = Meter(problem.network, len(block), problem.settings.memory_bytes, _patient(ledger), problem.tuning)
         outcome = carry_out(meter, task, stages, budget, problem.settings.seed)
         for row, image in enumerate(block):
             if outcome.methods[row]:
@@ -50,10 +47,11 @@ def strengthen(ledger: Ledger) -> Iterator[None]:
             bounds[image] = replace(bounds[image], attacked=True)
         ledger.spend(block, time.monotonic() - began, meter.spent.tolist())
         ledger.record(block)
+        ledger.halted()  # asked once a step, so that the driver knows
         yield
 
 
 def _patient(ledger: Ledger) -> Callable[[], bool]:
-    """Whether a step that begins now should stop: not at once."""
-    began = time.monotonic()
-    return lambda: time.monotonic() - began > UNDISTURBED and ledger.halted()
+    """Whether a step that begins now should stop: not at once, so that a run that is stopped often still gets on."""
+    began, grace = time.monotonic(), ledger.problem.tuning.grace_seconds
+    return lambda: time.monotonic() - began > grace and ledger.halted()

@@ -32,9 +32,9 @@ def drive(
         problem: Network, inputs, domain and settings.
         state: Bounds and positions to go on from; updated in place, always consistent between two snapshots.
         recorder: Told of every step before its snapshot is given out.
-        time_budget: Seconds for this call; ``None`` for no limit. A step that has lasted for some time is then left
-            between two of its batches.
-        stop: Asked between two steps, and between two batches of a step.
+        time_budget: Seconds for this call; ``None`` for no limit. At least one step is made. A later step that has
+            lasted for some time is then left between two of its batches.
+        stop: Asked in every step, before each of its batches; once it says yes, that step is the last one.
         on_evidence: Told of every node of a certified proof.
         tell: Takes sentences for the user, such as what a long level will cost; default a warning in the log.
 
@@ -43,13 +43,15 @@ def drive(
     """
     if time_budget is not None and not time_budget >= 0:
         raise ConfigError(f"the time budget is {time_budget} seconds: give 0 or more")
-    ledger = Ledger(problem, state, recorder)
     began = time.monotonic()
-    ledger.halted = lambda: stop() or (time_budget is not None and time.monotonic() - began >= time_budget)
-    ledger.tell = tell or ledger.tell
+
+    def over() -> bool:
+        return stop() or (time_budget is not None and time.monotonic() - began >= time_budget)
+
+    ledger = Ledger(problem, state, recorder, over, tell)
     for _ in _steps(ledger, on_evidence):
         yield ledger.snapshot()
-        if ledger.halted():
+        if ledger.ending:
             return
     state.finished = True
     ledger.record(())

@@ -3,7 +3,7 @@
 import csv
 import html
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,15 +19,17 @@ from l0tre.names import Names, names_of
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["save", "to_dataframe", "to_html", "write_exports"]
+__all__ = ["export_writes", "save", "to_dataframe", "to_html"]
 
-COLUMNS = ("index", "label", "lower", "upper", "converged", "guarantee", "seconds", "queries", "level")
+COLUMNS = ("index", "label", "lower", "upper", "converged", "guarantee", "seconds", "queries", "level", "state")
 NAMED_COLUMNS = ("name", "class", "becomes_class")
 ROWS = 25  # images in the table of a notebook
 
 
-def write_exports(folder: Path, snapshot: Snapshot, images: Tensor, indices: tuple[int, ...]) -> tuple[Path, ...]:
-    """Write ``result.json``, ``bounds.csv`` and ``witnesses.npz``.
+def export_writes(
+    folder: Path, snapshot: Snapshot, images: Tensor, indices: tuple[int, ...]
+) -> dict[Path, Callable[[Path], None]]:
+    """What writes ``result.json``, ``bounds.csv`` and ``witnesses.npz``.
 
     Args:
         folder: Where to.
@@ -36,13 +38,13 @@ def write_exports(folder: Path, snapshot: Snapshot, images: Tensor, indices: tup
         indices: Their positions in the user's data.
 
     Returns:
-        The files written. Each appears whole or not at all.
+        For each file a function that writes it to a path, see ``l0tre.files.write_all_whole``.
     """
-    return (
-        write_whole(folder / "result.json", lambda path: _write_json(path, snapshot)),
-        write_whole(folder / "bounds.csv", lambda path: _write_csv(path, snapshot)),
-        write_whole(folder / "witnesses.npz", lambda path: _write_npz(path, snapshot, images, indices)),
-    )
+    return {
+        folder / "result.json": lambda path: _write_json(path, snapshot),
+        folder / "bounds.csv": lambda path: _write_csv(path, snapshot),
+        folder / "witnesses.npz": lambda path: _write_npz(path, snapshot, images, indices),
+    }
 
 
 def save(
@@ -145,7 +147,7 @@ def _write_csv(path: Path, snapshot: Snapshot) -> None:
         extra = [name for name in NAMED_COLUMNS if any(name in row for row in rows)]
         writer = csv.DictWriter(file, [*COLUMNS, *extra], extrasaction="ignore")
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows({**row, "state": snapshot.state} for row in rows)
 
 
 def _write_npz(path: Path, snapshot: Snapshot, images: Tensor, indices: tuple[int, ...]) -> None:
@@ -166,4 +168,5 @@ def _write_npz(path: Path, snapshot: Snapshot, images: Tensor, indices: tuple[in
             distance=np.array([image.upper for image in shown], np.int64),
             original=originals.numpy(),
             adversarial=torch.stack(changed).numpy() if changed else originals.numpy(),
+            state=np.array(snapshot.state),
         )

@@ -12,7 +12,7 @@ from l0tre.evaluation.lipschitz_decision import lipschitz_decision
 from l0tre.evaluation.visit import Level, visit
 from l0tre.exhaustive.describe import describe
 from l0tre.exhaustive.grid_scan import Chunk, make_level
-from l0tre.exhaustive.grid_search import Decision, GridSearch
+from l0tre.exhaustive.grid_search import Decision, GridSearch, end_of
 from l0tre.exhaustive.sampled import SampleSearch
 from l0tre.exhaustive.scanner import choose_engine, make_scanner
 
@@ -44,9 +44,9 @@ def exhaust(ledger: Ledger) -> Iterator[None]:
 def look_for_witnesses(ledger: Ledger) -> Iterator[None]:
     """Only for upper bounds: every single group, and what its most sensitive ones give together."""
     ledger.t = 1
-    done = ledger.problem.domain.groups
+    end = end_of(make_level(ledger.problem.domain, ledger.problem.grid, 1), proves=False)
     bounds = ledger.state.bounds
-    todo = [image for image in range(len(bounds)) if bounds[image].level < 1 and _position(ledger, image) <= done]
+    todo = [image for image in range(len(bounds)) if bounds[image].level < 1 and _position(ledger, image) < end]
     yield from _go_through(ledger, 1, todo, None, proves=False)
 
 
@@ -68,7 +68,9 @@ def sample_all(ledger: Ledger) -> Iterator[None]:
     for image in todo:
         generator = torch.Generator().manual_seed(settings.seed + ledger.state.bounds[image].index)
         images, claims = problem.images[image : image + 1], problem.specification.pick([image])
-        search = SampleSearch(ledger.batcher, level, images, claims, settings.sample_ms / 1000, generator)
+        search = SampleSearch(
+            ledger.batcher, level, images, claims, settings.sample_ms / 1000, generator, problem.tuning
+        )
         yield from visit(ledger, work, search, [image])
 
 
@@ -76,10 +78,12 @@ def _go_through(
     ledger: Ledger, t: int, todo: Sequence[int], safe_sets: SafeSets | None, *, proves: bool = True
 ) -> Iterator[None]:
     """One level for some images, block by block."""
+    if not todo:  # as in levels that a resumed run has behind it
+        return
     problem = ledger.problem
     level = make_level(problem.domain, problem.grid, t)
-    engine = choose_engine(problem.network, problem.domain, problem.grid)
-    scanner, most, width = make_scanner(engine, level, ledger.batcher, problem.settings.memory_bytes)
+    engine = choose_engine(problem.network, problem.domain, problem.grid, problem.tuning)
+    scanner, most, width = make_scanner(engine, level, ledger.batcher, problem.settings.memory_bytes, problem.tuning)
     work = Level(t, todo)
     forecast = Forecast(t, len(todo), len(todo) * level.sets * level.points, problem.domain.unit)
 

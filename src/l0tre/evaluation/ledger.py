@@ -30,21 +30,33 @@ class Ledger:
         batcher: Runs the network within the memory budget.
         t: The level at work.
         share: How much of it is done, from 0 to 1.
-        halted: Whether the work should stop, asked inside long steps.
         tell: Takes sentences for the user: what a long level will cost.
         clock: Ends steps that take too long after they should stop; the batcher asks it before every batch.
+        ending: Whether :meth:`halted` has said yes: what a search keeps only when it is left is then kept.
+        recorded: Whether this session has recorded a step.
     """
 
-    def __init__(self, problem: Problem, state: State, recorder: Recorder | None) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        state: State,
+        recorder: Recorder | None,
+        stop: Callable[[], bool] = lambda: False,
+        tell: Callable[[str], None] | None = None,
+    ) -> None:
         self.problem = problem
         self.state = state
         self.recorder = recorder
         self.t = 1
         self.share = 0.0
-        self.halted: Callable[[], bool] = lambda: False
-        self.tell: Callable[[str], None] = logger.warning
-        self.clock = Clock(lambda: self.halted())  # halted is replaced when the driver begins
-        self.batcher = Batcher(problem.network, problem.settings.memory_bytes, self.clock.pulse)
+        self.tell: Callable[[str], None] = tell or logger.warning
+        self.clock = Clock(self.halted, problem.tuning.grace_seconds)
+        self.clock.rest()
+        self.batcher = Batcher(problem.network, problem.settings.memory_bytes, problem.tuning, self.clock.pulse)
+        self.ending = False
+        self.recorded = False
+        self._stop = stop
+        self._moved = False  # whether a bound has changed since the last record
 
     def snapshot(self) -> Snapshot:
         """The state as users see it."""
@@ -60,6 +72,21 @@ class Ledger:
             tuple(state.history),
             self.problem.config,
         )
+
+    def halted(self) -> bool:
+        """Whether the work should stop, asked inside long steps and in every step before it is recorded."""
+        self.ending = self.ending or self._stop()
+        return self.ending
+
+    @property
+    def news(self) -> bool:
+        """Whether a record made now may add to the history.
+
+        Work is recorded now and then, but every change of the bounds when it happens: the history does not depend on
+        the clock.
+        """
+        history = self.state.history
+        return self._moved or not history or history[-1].t != self.t
 
     def pending(self) -> list[int]:
         """Images whose level ``t`` is not complete and can still improve their bounds."""
@@ -95,6 +122,7 @@ class Ledger:
             self.state.bounds[image] = replace(bounds, blocked=bounds.blocked or self.t)
         elif bounds.lower == self.t - 1:
             self.state.bounds[image] = replace(bounds, lower=self.t)
+            self._moved = True
 
     def spend(self, block: Sequence[int], seconds: float, queries: int | Sequence[int]) -> None:
         """Ledger work: seconds shared by the block, queries for each of its images."""
@@ -129,10 +157,13 @@ class Ledger:
         # A witness inside a proved radius would show that round-off fooled the proof: believe the witness.
         lower = min(bounds.lower, distance - 1)
         self.state.bounds[image] = replace(bounds, upper=distance, lower=lower, witness=witness)
+        self._moved = True
 
     def record(self, images: Sequence[int]) -> None:
         """Tell the recorder of a step that may have changed some images."""
         state = self.state
+        self._moved = False
+        self.recorded = True
         lower, upper = (sum(getattr(b, name) for b in state.bounds) / len(state.bounds) for name in ("lower", "upper"))
         last = state.history[-1] if state.history else None
         point = None

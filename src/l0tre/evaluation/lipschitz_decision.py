@@ -30,7 +30,7 @@ def lipschitz_decision(problem: Problem, batcher: Batcher) -> Callable[[int, Seq
         groups' costs and what float32 can err in it; where that is too much, the margin is computed in float64.
     """
     memory = problem.settings.memory_bytes
-    prover = make_prover(problem.network, problem.domain, batcher, memory)
+    prover = make_prover(problem.network, problem.domain, batcher, memory, problem.tuning)
     gaps = axis_gaps(problem.domain, problem.grid)
     costs: dict[tuple[int, int], tuple[Tensor, float]] = {}
     each = 8 * 2 * sum(slack.numel() for slack in prover.plan.slack)  # bytes of an input's values in float64

@@ -22,6 +22,7 @@ from l0tre.model.confirm import check_points, differs
 from l0tre.model.network import Network
 from l0tre.objective import LabelMargin, Objective, Specification, specify
 from l0tre.rules import Free, Rules
+from l0tre.tuning import DEFAULT_TUNING, Tuning
 
 __all__ = ["GuaranteeWish", "Problem", "Settings", "cannot_certify", "make_problem", "spacing", "start"]
 
@@ -111,6 +112,7 @@ class Problem:
         grid: float32 ``[groups, points, width]``.
         settings: How to search.
         config: All of this in words and numbers, for files.
+        tuning: How much is done at a time; a matter of this process, so that no file has it.
     """
 
     network: Network
@@ -122,6 +124,7 @@ class Problem:
     grid: Tensor
     settings: Settings
     config: Mapping[str, Any]
+    tuning: Tuning = DEFAULT_TUNING
 
     @property
     def labels(self) -> Tensor:
@@ -139,6 +142,7 @@ def make_problem(
     settings: Settings | None = None,
     objective: Objective | None = None,
     extra_config: Mapping[str, Any] | None = None,
+    tuning: Tuning = DEFAULT_TUNING,
     pulse: Callable[[], None] = lambda: None,
 ) -> Problem:
     """Check everything and set up an evaluation.
@@ -152,6 +156,7 @@ def make_problem(
         settings: How to search.
         objective: What must not change; default the decision for the label.
         extra_config: More entries for ``config``, such as file names.
+        tuning: How much is done at a time.
         pulse: Called before every batch of images that are classified; may raise ``Halted``.
 
     Returns:
@@ -175,7 +180,7 @@ def make_problem(
     settings, reason = _decide(network, settings, domain, images)
     if settings.guarantee != "certified":
         count_sets(domain.groups, settings.max_t)  # refuses a space that is too large to number
-    scores = Batcher(network, settings.memory_bytes, pulse).run(len(images), lambda a, b: images[a:b])
+    scores = Batcher(network, settings.memory_bytes, tuning, pulse).run(len(images), lambda a, b: images[a:b])
     if not torch.isfinite(scores).all():
         bad = int((~torch.isfinite(scores)).any(1).nonzero()[0])
         raise ModelError(f"the network gives NaN or infinite scores for image {places[bad]}: check the model")
@@ -184,7 +189,7 @@ def make_problem(
     whole = network
     network, specification = specify(whole, objective or LabelMargin(), wanted)
     if network is not whole:  # a view has scores of its own
-        scores = Batcher(network, settings.memory_bytes, pulse).run(len(images), lambda a, b: images[a:b])
+        scores = Batcher(network, settings.memory_bytes, tuning, pulse).run(len(images), lambda a, b: images[a:b])
         wanted, predicted = specification.labels, scores.argmax(1)
     correct = specification.margins(scores) > 0
     excluded = tuple(
@@ -223,6 +228,7 @@ def make_problem(
         _grid(network, domain, settings).to(network.device),
         settings,
         config,
+        tuning,
     )
 
 

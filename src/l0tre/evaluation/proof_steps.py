@@ -11,9 +11,6 @@ from l0tre.rules import Rules
 
 __all__ = ["prove"]
 
-SLICE_SECONDS = 20.0  # for an image before the next one has its turn; doubled for every further round
-TRIAL = 4  # images by cells: if boxes had to take over all of them, the others go there at once
-
 
 def prove(ledger: Ledger, on_evidence: OnEvidence | None = None) -> Iterator[None]:
     """Prove that no ``t`` groups change the decision, for ``t`` = 1, 2, ...
@@ -29,7 +26,7 @@ def prove(ledger: Ledger, on_evidence: OnEvidence | None = None) -> Iterator[Non
     if isinstance(problem.domain.rules, Rules):
         yield from _prove_under_rules(ledger)
         return
-    prover = make_prover(problem.network, problem.domain, ledger.batcher, problem.settings.memory_bytes)
+    prover = make_prover(problem.network, problem.domain, ledger.batcher, problem.settings.memory_bytes, problem.tuning)
     boxed: set[int] = set()  # images whose cells are too large to bound
     for t in range(1, problem.settings.max_t + 1):
         ledger.t = t
@@ -40,7 +37,7 @@ def prove(ledger: Ledger, on_evidence: OnEvidence | None = None) -> Iterator[Non
             if proof is not None and not prover.can_go_on(proof, t):
                 ledger.forget(image)  # the level begins anew: that costs time, a wrong proof would cost more
         schedule = _Schedule(ledger, prover, Level(t, todo), boxed, on_evidence)
-        patience = SLICE_SECONDS
+        patience = problem.tuning.turn_seconds
         while todo:
             by_boxes = [image for image in todo if schedule.takes_boxes(image)]
             by_cells = [image for image in todo if image not in set(by_boxes)]
@@ -79,18 +76,19 @@ class _Schedule:
     def takes_boxes(self, image: int) -> bool:
         """Whether an image is proved by boxes."""
         proof, local = self.ledger.state.proofs.get(image), self.prover.local
-        if not self.can_use_boxes or local is None:
+        if not self.can_use_boxes:
             return False
         if proof is not None and proof.nodes:
-            return proof.boxed
-        # Single pixels are boxes at once, and cheap.
-        return local.flat or self.level.t == 1 or image in self.boxed
+            return proof.boxed  # cells split the root at once: where it is open behind them, they gave up
+        # Single groups are boxes at once, and cheap.
+        return (local is not None and local.flat) or self.level.t == 1 or image in self.boxed
 
     def blocks(self, images: list[int], *, boxes: bool) -> Iterator[list[int]]:
         """Images that are visited together."""
         size = self.prover.block(self.level.t, boxes=boxes)
-        trial = self.can_use_boxes and not boxes and not self.handed and len(images) > TRIAL
-        for part in (images[:TRIAL], images[TRIAL:]) if trial else (images,):
+        few = self.prover.tuning.trial_images
+        trial = self.can_use_boxes and not boxes and not self.handed and len(images) > few
+        for part in (images[:few], images[few:]) if trial else (images,):
             for first in range(0, len(part), size):
                 yield part[first : first + size]
             if trial and self.handed.issuperset(part):

@@ -198,6 +198,7 @@ class Snapshot:
         level_share: How much of level ``t`` is done, from 0 to 1.
         history: Global bounds whenever they changed.
         config: How the evaluation was set up.
+        state: Which recorded state of a run folder this is: the number of its step and a digest; empty without one.
     """
 
     images: tuple[ImageBounds, ...]
@@ -209,6 +210,7 @@ class Snapshot:
     level_share: float = 0.0
     history: tuple[HistoryPoint, ...] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
+    state: str = ""
 
     @property
     def lower(self) -> float:
@@ -345,6 +347,7 @@ class Snapshot:
                 for e in self.excluded
             ],
             "config": dict(self.config),
+            "state": self.state or None,
             "history": [
                 {"seconds": round(p.seconds, 6), "t": p.t, "lower": p.lower, "upper": p.upper} for p in self.history
             ],

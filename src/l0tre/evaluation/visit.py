@@ -7,6 +7,7 @@ from typing import Any
 
 from l0tre.evaluation.ledger import Ledger
 from l0tre.exhaustive.grid_search import GridSearch
+from l0tre.exhaustive.sampled import SampleSearch
 from l0tre.findings import Evidence, Findings, LevelSearch
 from l0tre.halting import Halted
 
@@ -14,8 +15,6 @@ __all__ = ["Level", "OnEvidence", "visit"]
 
 # What is told of proved nodes: the level, the place of the image, the nodes.
 OnEvidence = Callable[[int, int, Evidence], None]
-
-STEP_SECONDS = 1.0  # between two recorded steps
 
 
 @dataclass
@@ -68,15 +67,11 @@ def visit(
     began = last = time.monotonic()
     gained = False  # whether anything was done since the session came here
     while rows := search.rows():
-        ledger.clock.start()
-        try:
+        if isinstance(search, GridSearch | SampleSearch):
+            found = _step_in_batches(ledger, search, first=not (gained or ledger.recorded))
+        else:  # a proof's step feels a clock of its own
             found = search.step()
-            gained = True
-        except Halted:
-            found = Findings()
-            if isinstance(search, GridSearch) and not gained:
-                search.narrow()
-                found = _last_try(ledger, search)
+        gained = True
         for row, changed in found.candidates:
             ledger.offer(block[row], changed)
         for row, safe in found.decided.items():
@@ -90,7 +85,7 @@ def visit(
         search.drop(settled)
         left = search.rows()
         for row in search.handed:
-            ledger.forget(block[row])
+            ledger.keep(block[row], search.progress(row))
         if closes:
             ended = [
                 row for row in rows if row not in left and (row not in search.handed or ledger.is_done(block[row]))
@@ -105,16 +100,14 @@ def visit(
         level.over.update(closed)
         now = time.monotonic()
         out_of_time = now - began > patience
-        if left == rows and found.decided and not found.queries:
-            # That it was decided is not kept inside a level: a session that ended here would decide again and again.
-            ledger.record([block[row] for row in rows])
-            continue
-        if now - last >= STEP_SECONDS or len(left) < len(rows) or out_of_time or not found.queries or ledger.halted():
+        leaving = ledger.halted() or out_of_time
+        due = leaving or now - last >= ledger.problem.tuning.record_seconds
+        if due or ledger.news or len(left) < len(rows) or not found.queries:
             ledger.spend([block[row] for row in rows], now - last, 0)
             last = now
             for row in left:
                 level.shares[block[row]] = search.share(row)
-                if search.light or out_of_time or ledger.halted():
+                if search.light or leaving:
                     ledger.keep(block[row], search.progress(row))
             ledger.share = level.share
             ledger.record([block[row] for row in rows])
@@ -123,10 +116,19 @@ def visit(
             return
 
 
-def _last_try(ledger: Ledger, search: GridSearch) -> Findings:
-    """One small step after a halt, so that a run that is stopped again and again still gets on."""
+def _step_in_batches(ledger: Ledger, search: GridSearch | SampleSearch, *, first: bool) -> Findings:
+    """A step that is left between two batches when it should stop; the first one of a session is made nevertheless.
+
+    So a run that is stopped again and again still gets on.
+    """
     ledger.clock.start()
     try:
         return search.step()
     except Halted:
-        return Findings()
+        if not first:
+            return Findings()
+    finally:
+        ledger.clock.rest()
+    if isinstance(search, GridSearch):
+        search.narrow()
+    return search.step()

@@ -16,16 +16,34 @@ from l0tre.exhaustive.progress import GridProgress, advance, begin, join, split
 from l0tre.exhaustive.ranking import Ranking
 from l0tre.exhaustive.scanner import Scan, Scanner
 from l0tre.findings import Findings
-from l0tre.halting import Halted
 from l0tre.memory import Batcher
 from l0tre.objective import Specification
 
-__all__ = ["Decision", "GridSearch"]
+__all__ = ["Decision", "GridSearch", "end_of"]
 
 # Which sets of a chunk are safe for some rows of the block: bool ``[rows, sets]``.
 Decision = Callable[[Sequence[int], Chunk], Tensor]
 
-RANKINGS = ("by_score", "by_margin")  # what is accumulated, one after the other
+# What comes when all sets were scanned, one step each: the level is decided, then each ranking is accumulated. A
+# position beyond the last set counts the steps that are done, so that they too are gone on with after a stop.
+LAST_STEPS = ("decide", "by_score", "by_margin")
+
+
+def end_of(level: Level, *, proves: bool) -> int:
+    """The position of an image that a search has nothing left to do for.
+
+    Args:
+        level: The search space.
+        proves: Whether the level is decided.
+
+    Returns:
+        How many sets there are, and steps behind their scan.
+    """
+    return level.sets + len(_last_steps(proves))
+
+
+def _last_steps(proves: bool) -> tuple[str, ...]:
+    return LAST_STEPS if proves else LAST_STEPS[1:]
 
 
 class GridSearch:
@@ -72,30 +90,33 @@ class GridSearch:
         self.open, self.over = list(range(len(images))), list[int]()
         self.state = join(progress, device) if progress else begin(level.t, len(images), kept, device)
         self.scan: Scan | None = None
-        self.decided = False
-        self.left = list(RANKINGS)
-        self.reached = 0  # accumulations of the first of these rankings that were looked at
+        self.last = _last_steps(proves)
+        self.reached = 0  # accumulations of the ranking at work that were looked at
         self.hits: set[int] = set()  # rows whose decision one of them changed
+        self.spent: dict[int, int] = {}  # forward passes by row, for these
+        self.candidates: list[tuple[int, Tensor]] = []
 
     def rows(self) -> list[int]:
         """Rows with work left, in order."""
         return list(self.open)
 
     def step(self) -> Findings:
-        """Scan some sets; or tell which rows are safe; or accumulate the rankings.
+        """Scan some sets; or tell which rows are safe; or accumulate one ranking.
 
         Raises:
-            Halted: If the batcher's pulse does; the search is then where it was before the step.
+            Halted: If the batcher's pulse does; the search's position is then what it was before the step.
         """
         if not self.open:
             return Findings()
         if self.state.position < self.level.sets:
             return self._scan_some()
-        if self.proves and not self.decided:
-            self.decided = True
-            return Findings(decided=dict(zip(self.open, self.state.safe.tolist(), strict=True)))
-        found = self._accumulate_all()
-        if not self.left:
+        step = self.last[self.state.position - self.level.sets]
+        if step == "decide":
+            found = Findings(decided=dict(zip(self.open, self.state.safe.tolist(), strict=True)))
+        else:
+            found = self._accumulate(getattr(self.state, step))
+        self.state = replace(self.state, position=self.state.position + 1)
+        if self.state.position == end_of(self.level, proves=self.proves):
             self.over, self.open = self.open, []
         return found
 
@@ -115,10 +136,8 @@ class GridSearch:
         return min(1.0, self.state.position / self.level.sets)
 
     def progress(self, row: int) -> GridProgress:
-        """Where a row stands; one past the end when all is done, so that a resumed run need not look again."""
-        if row in self.over:
-            return replace(split(self.state, [self.over.index(row)]), position=self.level.sets + 1)
-        return split(self.state, [self.open.index(row)])
+        """Where a row stands; at the end of the level when all is done, so that a resumed run need not look again."""
+        return split(self.state, [(self.over or self.open).index(row)])
 
     def _scan_some(self) -> Findings:
         rows, level = self.open, self.level
@@ -143,32 +162,23 @@ class GridSearch:
             found.append((self.open[place], changed))
         return found
 
-    def _accumulate_all(self) -> Findings:
-        """The accumulations of both rankings, the shortest first, for the rows that have no hit yet.
+    def _accumulate(self, ranking: Ranking) -> Findings:
+        """The accumulations of a ranking, the shortest first, for the rows that have no hit yet.
 
-        In one step unless it is halted: where the work inside is not kept, many short sessions would never end it.
+        Nothing counts before the ranking's end: where a session ends inside it, the next one begins it anew. One that
+        is halted and asked again goes on where it was.
         """
-        queries = dict.fromkeys(self.open, 0)
-        candidates: list[tuple[int, Tensor]] = []
-        while self.left:
-            ranking = getattr(self.state, self.left[0])
-            most = longest(ranking)
-            while self.reached < most and len(self.hits) < len(self.open):
-                places = [place for place, row in enumerate(self.open) if row not in self.hits]
-                last = min(self.reached + max(PREFIXES, self.batcher.rows // len(places)), most)
-                try:
-                    found, spent = self._look_at(places, ranking, last)
-                except Halted:
-                    if any(queries.values()):
-                        return Findings(queries, candidates)
-                    raise
-                candidates += found
-                for row, count in spent.items():
-                    queries[row] += count
-                self.reached = last
-            self.left.pop(0)
-            self.reached, self.hits = 0, set()
-        return Findings(queries, candidates)
+        most = longest(ranking)
+        while self.reached < most and (places := [at for at, row in enumerate(self.open) if row not in self.hits]):
+            last = min(self.reached + max(PREFIXES, self.batcher.rows // len(places)), most)
+            found, spent = self._look_at(places, ranking, last)
+            self.candidates += found
+            for row, count in spent.items():
+                self.spent[row] = self.spent.get(row, 0) + count
+            self.reached = last
+        findings = Findings({row: self.spent.get(row, 0) for row in self.open}, self.candidates)
+        self.reached, self.hits, self.spent, self.candidates = 0, set(), {}, []
+        return findings
 
     def _look_at(
         self, places: Sequence[int], ranking: Ranking, last: int

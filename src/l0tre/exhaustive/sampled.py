@@ -14,10 +14,9 @@ from l0tre.findings import Findings
 from l0tre.halting import Halted
 from l0tre.memory import Batcher
 from l0tre.objective import Specification
+from l0tre.tuning import DEFAULT_TUNING, Tuning
 
 __all__ = ["SampleSearch", "sample"]
-
-LOOKING = 0.6  # share of the time for random subspaces; the rest is for making one adversarial input smaller
 
 
 @torch.inference_mode()
@@ -28,6 +27,7 @@ def sample(
     specification: Specification,
     seconds: float,
     generator: torch.Generator,
+    tuning: Tuning = DEFAULT_TUNING,
 ) -> tuple[Tensor | None, int]:
     """Look for an adversarial input close to one image.
 
@@ -38,6 +38,7 @@ def sample(
         specification: What must hold of it.
         seconds: When to stop. At least one batch is made, of a single input where nothing was measured before.
         generator: Draws the subspaces.
+        tuning: Which share of the time is for them.
 
     Returns:
         The adversarial input ``[values]``, or ``None``; and the forward passes spent.
@@ -47,7 +48,7 @@ def sample(
     if not batcher.row_seconds:
         batcher.run(1, lambda _, __: image.reshape(1, *level.domain.shape))
         queries += 1
-    began, looking = time.monotonic(), batcher.within(LOOKING * seconds)
+    began, looking = time.monotonic(), batcher.within(tuning.sampling_share * seconds)
     by_score = by_margin = empty_ranking(1, min(level.sets, level.domain.groups), device)
     width = max(1, batcher.rows // level.points)
     while True:
@@ -62,7 +63,7 @@ def sample(
                 break
             by_score, by_margin = update(by_score, chunk, "score"), update(by_margin, chunk, "margin")
             queries += len(sets) * level.points
-        over = time.monotonic() - began >= LOOKING * seconds
+        over = time.monotonic() - began >= tuning.sampling_share * seconds
         if over or bool(by_margin.values[0, 0] < 0) or queries >= level.sets * level.points:
             break
     rest = batcher.within(seconds - (time.monotonic() - began))
@@ -97,10 +98,11 @@ class SampleSearch:
         specification: Specification,
         seconds: float,
         generator: torch.Generator,
+        tuning: Tuning = DEFAULT_TUNING,
     ) -> None:
         """Get ready; the arguments are those of :func:`sample`."""
         self.batcher, self.level, self.image, self.specification = batcher, level, image, specification
-        self.seconds, self.generator = seconds, generator
+        self.seconds, self.generator, self.tuning = seconds, generator, tuning
         self.open = [0]
 
     def rows(self) -> list[int]:
@@ -116,7 +118,7 @@ class SampleSearch:
         state = self.generator.get_state()
         try:
             changed, queries = sample(
-                self.batcher, self.level, self.image, self.specification, self.seconds, self.generator
+                self.batcher, self.level, self.image, self.specification, self.seconds, self.generator, self.tuning
             )
         except Halted:
             self.generator.set_state(state)

@@ -16,13 +16,9 @@ from l0tre.memory import Batcher
 from l0tre.model.network import Network
 from l0tre.objective import Specification
 from l0tre.rules import Free
+from l0tre.tuning import DEFAULT_TUNING, Tuning
 
 __all__ = ["Engine", "Scanner", "choose_engine", "make_scanner"]
-
-# Work of one recorded step, small enough to stop within seconds on a laptop: bytes of activations for whole forward
-# passes, grid points for windows.
-STEP_BYTES = 2**28
-STEP_POINTS = {"cpu": (2**17, 2**21, 2**24), "cuda": (2**24, 2**27, 2**30)}  # for t = 1, 2, 3: a point costs less
 
 Scan = Callable[[int, int], Chunk]
 
@@ -75,13 +71,14 @@ class ForwardScanner:
         return whole
 
 
-def choose_engine(network: Network, domain: Domain, grid: Tensor) -> Engine:
+def choose_engine(network: Network, domain: Domain, grid: Tensor, tuning: Tuning = DEFAULT_TUNING) -> Engine:
     """Choose from the graph and the groups.
 
     Args:
         network: The classifier.
         domain: The groups, on the network's device.
         grid: float32 ``[groups, points, width]``, likewise.
+        tuning: When convolutions of windows are matrices.
 
     Returns:
         Windows where the network begins with local operations and every group is one pixel, else forward passes.
@@ -90,14 +87,16 @@ def choose_engine(network: Network, domain: Domain, grid: Tensor) -> Engine:
         return Engine(None, network.note or "the network has no graph of operations")
     if not isinstance(domain.rules, Free):
         return Engine(None, "some groups may take only some of the values in their ranges")
-    plan = plan_local(network.graph)
+    plan = plan_local(network.graph, tuning=tuning)
     if isinstance(plan, str):
         return Engine(None, plan)
     locality = make_locality(plan, domain, grid)
     return Engine(None, locality) if isinstance(locality, str) else Engine(locality, "")
 
 
-def make_scanner(engine: Engine, level: Level, batcher: Batcher, budget: int) -> tuple[Scanner, int, int]:
+def make_scanner(
+    engine: Engine, level: Level, batcher: Batcher, budget: int, tuning: Tuning = DEFAULT_TUNING
+) -> tuple[Scanner, int, int]:
     """The scanner of a level.
 
     Args:
@@ -105,18 +104,19 @@ def make_scanner(engine: Engine, level: Level, batcher: Batcher, budget: int) ->
         level: The search space.
         batcher: The network and its batch size.
         budget: Bytes that batches may take.
+        tuning: How much is done in a step and in a batch.
 
     Returns:
         The scanner; the most images it should be given at once; and the number of (image, set) pairs of one step.
     """
     whole = level.sets * level.points
-    device = level.grid.device
     locality = engine.locality
-    if locality is not None and supports(locality, level.t):
+    if locality is not None and supports(locality, level.t, tuning):
         each = table_bytes(locality, level.t)
-        points = STEP_POINTS["cuda" if device.type == "cuda" else "cpu"][level.t - 1]
+        points = tuning.grid_step_points[level.t - 1].on(level.grid.device)
         images = min(points // whole, budget // (4 * each))
         if 4 * each <= budget:
-            return WindowScanner(locality, level, batcher, budget), max(1, images), max(1, points // level.points)
-    rows = max(batcher.rows, min(64 * batcher.rows, STEP_BYTES // batcher.network.sample_bytes))
+            scanner = WindowScanner(locality, level, batcher, budget, tuning)
+            return scanner, max(1, images), max(1, points // level.points)
+    rows = max(batcher.rows, min(64 * batcher.rows, tuning.grid_step_bytes // batcher.network.sample_bytes))
     return ForwardScanner(level, batcher), max(1, rows // whole), max(1, rows // level.points)

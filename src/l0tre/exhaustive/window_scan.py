@@ -17,22 +17,20 @@ from l0tre.memory import Batcher
 from l0tre.model.network import exact_float32
 from l0tre.model.rounding import Error, RoundOff
 from l0tre.objective import Specification
+from l0tre.tuning import DEFAULT_TUNING, Tuning
 
 __all__ = ["WindowScanner", "supports"]
 
-MOST_GROUPS = 4096  # of the table of interacting pairs at t = 3
-WORK_BYTES = {"cpu": 2**25, "cuda": 2**32}  # of one batch: more is slower on a CPU, no faster on a GPU
-MOST_SETS = 2**22  # of all layouts that are kept
 PROBES = 4  # sets in the middle and at the end (neighbours) that are looked at both ways before any is trusted
 
 FIELDS = ("score", "score_point", "margin", "margin_point", "safe")
 
 
-def supports(locality: Locality, t: int) -> bool:
+def supports(locality: Locality, t: int, tuning: Tuning = DEFAULT_TUNING) -> bool:
     """Whether level ``t`` can be done this way."""
     if t == 1:
         return True
-    return locality.plan.head != "map" and (t == 2 or (t == 3 and locality.domain.groups <= MOST_GROUPS))
+    return locality.plan.head != "map" and (t == 2 or (t == 3 and locality.domain.groups <= tuning.paired_groups))
 
 
 @dataclass(frozen=True)
@@ -82,6 +80,7 @@ class WindowScanner:
         level: The search space; see :func:`supports`.
         batcher: For the sets in doubt.
         budget: Bytes that batches may take.
+        tuning: Sizes of batches and of what is kept.
         layouts: Ranges of sets seen before.
     """
 
@@ -89,13 +88,13 @@ class WindowScanner:
     level: Level
     batcher: Batcher
     budget: int
+    tuning: Tuning = DEFAULT_TUNING
     layouts: dict[tuple[int, int, int], _Layout] = field(default_factory=dict, repr=False)
 
     @property
     def work(self) -> int:
         """Bytes of one batch."""
-        kind = "cuda" if self.locality.grid.device.type == "cuda" else "cpu"
-        return min(self.budget, WORK_BYTES[kind])
+        return min(self.budget, self.tuning.window_bytes.on(self.locality.grid.device))
 
     @torch.inference_mode()
     def prepare(
@@ -248,7 +247,7 @@ class WindowScanner:
     def _layout(self, images: int, start: int, stop: int) -> _Layout:
         key = (images, start, stop)
         if key not in self.layouts:
-            if sum(len(layout.members) for layout in self.layouts.values()) > MOST_SETS:
+            if sum(len(layout.members) for layout in self.layouts.values()) > self.tuning.layout_sets:
                 self.layouts.clear()
             self.layouts[key] = self._make_layout(images, start, stop)
         return self.layouts[key]

@@ -15,6 +15,7 @@ from l0tre.model.operations import KINDS
 from l0tre.model.operations.kind import Curve, Everywhere, Join, Linear, Local, Place, Selection
 from l0tre.model.operations.pointwise import POINTWISE
 from l0tre.model.rounding import bends
+from l0tre.tuning import DEFAULT_TUNING, Tuning
 
 __all__ = [
     "LocalPlan",
@@ -61,7 +62,8 @@ class LocalPlan:
         tail: The first operation that is computed in full.
         strides: For each operation up to the cut, how many input pixels one step of its map stands for.
         joints: Operations up to the cut that alone connect what is before and behind them, the input first.
-        matrices: Convolutions of windows as matrices, worked out as they are needed.
+        tuning: When convolutions of windows are matrices.
+        matrices: These, worked out as they are needed.
     """
 
     graph: Graph
@@ -70,6 +72,7 @@ class LocalPlan:
     tail: int
     strides: tuple[int, ...]
     joints: tuple[int, ...]
+    tuning: Tuning = DEFAULT_TUNING
     matrices: dict[Hashable, Tensor] = field(default_factory=dict, repr=False)
 
     @cached_property
@@ -83,12 +86,15 @@ class LocalPlan:
         return self.strides[self.cut]
 
 
-def plan_local(graph: Graph, most_share: Mapping[str, float] = MOST_SHARE) -> LocalPlan | str:
+def plan_local(
+    graph: Graph, most_share: Mapping[str, float] = MOST_SHARE, tuning: Tuning = DEFAULT_TUNING
+) -> LocalPlan | str:
     """Find the local part of a network.
 
     Args:
         graph: The network.
         most_share: The largest share of the cut's map that one pixel may reach, by what reads the cut.
+        tuning: When convolutions of windows are matrices.
 
     Returns:
         The plan, or the reason why there is none.
@@ -109,7 +115,7 @@ def plan_local(graph: Graph, most_share: Mapping[str, float] = MOST_SHARE) -> Lo
         if (head == "map" and cut == 0) or window_share(graph, cut) > most_share[head]:
             continue
         kept = tuple(joint for joint in joints if joint <= cut)
-        return LocalPlan(graph, cut, head, tail, tuple(strides[: cut + 1]), kept)
+        return LocalPlan(graph, cut, head, tail, tuple(strides[: cut + 1]), kept, tuning)
     stopper = graph.operations[len(strides)] if len(strides) < len(graph.operations) else graph.operations[-1]
     name = f"{stopper.name or stopper.kind} ({stopper.kind})"
     return f"a single pixel reaches most of the map before {name} mixes all positions"

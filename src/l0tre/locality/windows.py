@@ -38,14 +38,6 @@ __all__ = [
 
 Box = tuple[Span, Span]  # rows and columns
 
-# A convolution of a small window is faster as one matrix product: on a GPU unless the matrix is mostly zeros, on a CPU
-# only if it has few rows (more in float64).
-MATRIX_WORK = 4  # times the multiplications of the convolution
-MATRIX_SIZE = 2**24  # entries
-MATRIX_ROWS = 64
-MATRIX_ROWS_64 = 384  # in float64, for which there are no fast convolutions
-MATRIX_TOTAL = 2**26  # entries of all matrices that are kept
-
 
 @dataclass(frozen=True)
 class Base:
@@ -244,11 +236,13 @@ def convolve_window(plan: LocalPlan, operation: Operation, value: Tensor, now: B
     def windows(x: Tensor) -> Tensor:
         return convolve(operation, shifted(x, now, wanted), None, (0, 0))
 
-    entries = channels * rows * columns * out[0] * out[1] * out[2]
+    # A convolution of a small window is faster as one matrix product: on a GPU unless the matrix is mostly zeros, on a
+    # CPU only if it has few rows.
+    entries, tuning = channels * rows * columns * out[0] * out[1] * out[2], plan.tuning
     if value.is_cuda:
-        as_matrix = entries <= min(MATRIX_SIZE, MATRIX_WORK * out[1] * out[2] * weight.numel())
+        as_matrix = entries <= min(tuning.matrix_size, tuning.matrix_work * out[1] * out[2] * weight.numel())
     else:
-        most = MATRIX_ROWS_64 if value.dtype == torch.float64 else MATRIX_ROWS
+        most = tuning.matrix_rows_64 if value.dtype == torch.float64 else tuning.matrix_rows
         as_matrix = channels * rows * columns <= most
     if as_matrix:
         # Only sizes and distances count, so that many patterns share a matrix.
@@ -257,7 +251,7 @@ def convolve_window(plan: LocalPlan, operation: Operation, value: Tensor, now: B
             *((a.size, b.first - a.first, b.last - a.last, c.size) for a, b, c in zip(now, wanted, box, strict=True)),
         )
         if key not in plan.matrices:
-            if sum(matrix.numel() for matrix in plan.matrices.values()) > MATRIX_TOTAL:
+            if sum(matrix.numel() for matrix in plan.matrices.values()) > tuning.matrix_entries:
                 plan.matrices.clear()
             unit = torch.eye(channels * rows * columns, device=value.device, dtype=value.dtype)
             plan.matrices[key] = windows(unit.reshape(-1, channels, rows, columns)).flatten(1)

@@ -5,7 +5,7 @@ with a dynamic batch. A shape keeps the samples apart exactly if its first dimen
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 from l0tre.errors import ModelError
 from l0tre.model.graph import Attribute, GraphBuilder
 
-__all__ = ["Missing", "Site", "Size", "UnsupportedOperationError", "Var"]
+__all__ = ["Arguments", "Handler", "Missing", "Site", "Size", "UnsupportedOperationError", "Var"]
 
 
 class UnsupportedOperationError(ModelError):
@@ -138,3 +138,8 @@ class Site:
         if constant.ndim > len(sample) or torch.broadcast_shapes(constant.shape, sample) != sample:
             raise self.refuse(f"combines samples of shape {sample} with a constant of {tuple(constant.shape)}")
         return constant
+
+
+# Arguments of a call by name, and what makes operations of it.
+Arguments = Mapping[str, object]
+Handler = Callable[[Site, Arguments], object]

@@ -12,6 +12,7 @@ from l0tre.errors import ModelError
 from l0tre.model.aten import CONSTANT_ONLY, OPERATORS, same
 from l0tre.model.call_site import Missing, Site, Size, UnsupportedOperationError, Var
 from l0tre.model.graph import Graph, GraphBuilder
+from l0tre.model.refusals import reason
 
 __all__ = ["Call", "Program", "Ref", "check_harmless", "graph_from_calls", "run_calls"]
 
@@ -102,6 +103,9 @@ def _needed(program: Program) -> list[Call]:
 
 
 def _unsupported(target: str) -> UnsupportedOperationError:
+    why = reason(target.split(".")[1]) if target.startswith("aten.") else ""
+    if why:
+        return UnsupportedOperationError(f"operation {target} {why}")
     names = sorted({key.split(".")[1] for key in OPERATORS if not key.startswith(("_", "aten._", "aten.sym_"))})
     return UnsupportedOperationError(
         f"operation {target} is not supported; rewrite the model with these: {', '.join(names)}"

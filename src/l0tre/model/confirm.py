@@ -5,10 +5,12 @@ import time
 import torch
 from torch import Tensor
 
+from l0tre.errors import L0treError
 from l0tre.model.graph import Graph, Operation, run_operation
 from l0tre.model.network import Network
 from l0tre.model.operations import KINDS
 from l0tre.model.operations.kind import Linear
+from l0tre.model.user_code import user_code
 
 __all__ = ["check_points", "differs", "float64_gap"]
 
@@ -105,10 +107,10 @@ def differs(network: Network, points: Tensor) -> str:
         if number >= LEAST_POINTS and time.monotonic() - began > SECONDS:
             break
         try:
-            wanted = network.double(x)
-        except Exception as error:  # the user's own code and onnx's can raise anything
-            reason = next(iter(str(error).splitlines()), type(error).__name__)
-            return f"it cannot be evaluated in float64, so nothing confirms its graph: {reason}"
+            with user_code(str):
+                wanted = network.double(x)
+        except L0treError as error:
+            return f"it cannot be evaluated in float64, so nothing confirms its graph: {error}"
         if wanted.shape != (1, network.classes):
             return f"in float64 it gives scores of shape {tuple(wanted.shape)} for one input"
         gap = float64_gap(network.exact, wanted.double(), x, network.dropped)

@@ -2,19 +2,17 @@
 
 import copy
 import hashlib
-import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from l0tre.errors import L0treError, ModelError, require
+from l0tre.limits import refuse_large
 from l0tre.model.aten import UnsupportedOperationError
 from l0tre.model.calls import check_harmless, graph_from_calls, run_calls
 from l0tre.model.confirm import check_points, differs
@@ -28,17 +26,20 @@ from l0tre.model.estimator import (
     refuse_unfitted,
     thresholds,
 )
+from l0tre.model.fingerprint import code_digest, graph_digest, module_digest
 from l0tre.model.footprint import sample_bytes
 from l0tre.model.graph import Graph, run
+from l0tre.model.guarded import black_box, check_shape, guarded
 from l0tre.model.module_import import import_module
 from l0tre.model.network import Network, exact_float32, pick_device
 from l0tre.model.normalise import Normalisation, make_normalisation, prepend
 from l0tre.model.onnx_import import import_onnx, onnx_double_scores, onnx_input_shape, onnx_scores
 from l0tre.model.pt2_import import read_pt2
-from l0tre.model.reference import resolve_reference
+from l0tre.model.reference import DATA_FILES, is_reference, resolve_reference
 from l0tre.model.rounding import make_round_off
 from l0tre.model.simplify import final_softmax, simplify, without_softmax
 from l0tre.model.two_classes import append_two_classes, read_single, two_scores
+from l0tre.model.user_code import user_code
 from l0tre.names import NO_NAMES, Names
 
 __all__ = ["knows_its_shape", "load"]
@@ -48,6 +49,7 @@ Source = str | Path | nn.Module | Callable[..., Any] | Network
 
 # Largest difference between two evaluations of a source that float32 may cause, relative to the largest score.
 TOLERANCE = 1e-4
+POINT_BYTES = 128  # for each value of an input, when a network is compared with its source on some of them
 
 
 # From the name of a network to its module and the shape of its input.
@@ -126,8 +128,11 @@ def load(
     target = pick_device(device)
     if target.type not in ("cpu", "cuda"):
         raise ModelError(f"device {device!r} is not supported: give auto, cpu, cuda or cuda:0")
+    if wish is not None:
+        _refuse_large_input(wish, _name(source))
     given = source if weights is None else _with_weights(source, Path(weights))
     loaded = _read(given, wish, by_name, words or {})
+    _refuse_large_input(loaded.input_shape, _name(source))
     if wish is not None and wish != loaded.input_shape:
         raise ModelError(f"{_name(source)} takes inputs of shape {loaded.input_shape}, not {wish}")
     network = _finish(loaded, make_normalisation(mean, std, loaded.input_shape), target, _name(source))
@@ -155,6 +160,13 @@ def _with_weights(source: Source, path: Path) -> nn.Module:
         reason = " ".join(str(error).split())[:300]
         raise ModelError(f"{path} does not hold weights for {_name(source)}: {reason}") from error
     return module
+
+
+def _refuse_large_input(shape: tuple[int, ...], name: str) -> None:
+    try:
+        refuse_large(POINT_BYTES * math.prod(shape), f"looking at inputs of shape {shape}")
+    except ValueError as error:
+        raise ModelError(f"{name} cannot be loaded: {error}") from error
 
 
 def _place(name: str) -> str:
@@ -191,7 +203,7 @@ def _read(
     if isinstance(source, nn.Module):
         return _read_opaque(source, shape) if _is_opaque(source) else _read_module(source, shape)
     if callable(source):
-        scores = _guarded(_black_box(source, shape, _name(source)), _name(source))
+        scores = guarded(black_box(source, shape, _name(source)), _name(source))
         return _Loaded(scores, None, shape, "", "a function has no graph of operations")
     raise ModelError(f"cannot load a network from {type(source).__name__}: give a file, a module or a function")
 
@@ -201,7 +213,7 @@ def _read_estimator(source: Any, shape: tuple[int, ...] | None, words: Mapping[i
     if shape is None:
         raise ModelError(f"{_name(source)} does not say how many features it takes: give `input_shape`, such as (30,)")
     return _Loaded(
-        _guarded(estimator_scores(source, words), _name(source)),
+        guarded(estimator_scores(source, words), _name(source)),
         None,
         shape,
         estimator_digest(source),
@@ -215,7 +227,7 @@ def _read_named(
     name: str, shape: tuple[int, ...] | None, by_name: ByName, words: Mapping[int, Sequence[str]]
 ) -> _Loaded:
     path, suffix = Path(name), Path(name).suffix.lower()
-    if suffix in (".onnx", ".pt2"):
+    if suffix in DATA_FILES:
         if not path.is_file():
             raise ModelError(f"there is no file {name}: give the path of an .onnx or .pt2 file")
         if suffix == ".onnx":
@@ -226,10 +238,10 @@ def _read_named(
             f"{name}: {suffix} files are not read (most are pickles, which can run code when opened): export the "
             "network to .onnx (torch.onnx.export) or .pt2 (torch.export.save), or give file.py:name"
         )
-    if ":" in name:
+    if is_reference(name):
         target = resolve_reference(name)
         loaded = _read(target, shape, by_name, words)
-        return loaded if loaded.fingerprint else replace(loaded, fingerprint=_code_digest(target))
+        return loaded if loaded.fingerprint else replace(loaded, fingerprint=code_digest(target))
     return _read_module(*by_name(name))
 
 
@@ -239,42 +251,34 @@ def _read_program(path: Path) -> _Loaded:
     def call(x: Tensor) -> Tensor:
         return run_calls(program, x)
 
-    guarded = _guarded(call, str(path))
+    scores = guarded(call, str(path))
     try:
         graph = graph_from_calls(program)
     except UnsupportedOperationError as error:
         check_harmless(program)
         note = f"it is run by torch as it is: {error}"
-        return _Loaded(guarded, None, program.input_shape, hashlib.sha256(path.read_bytes()).hexdigest(), note)
-    return _Loaded(guarded, graph, graph.input_shape, _digest(graph), double=call)
+        return _Loaded(scores, None, program.input_shape, hashlib.sha256(path.read_bytes()).hexdigest(), note)
+    return _Loaded(scores, graph, graph.input_shape, graph_digest(graph), double=call)
 
 
 def _read_onnx(path: Path, shape: tuple[int, ...] | None) -> _Loaded:
+    graph, note = None, ""
+    try:
+        graph = import_onnx(path, shape)  # before anything runs: it refuses constants that no memory holds
+    except UnsupportedOperationError as error:
+        note = f"it is run by onnxruntime as it is, without gradients: {error}"
     scores = onnx_scores(path, shape)
 
     def source(x: Tensor) -> Tensor:
         return torch.from_numpy(scores(x.numpy()))
 
-    try:
-        graph = import_onnx(path, shape)
-    except UnsupportedOperationError as error:
+    if graph is None:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        note = f"it is run by onnxruntime as it is, without gradients: {error}"
-        return _Loaded(_guarded(source, str(path)), None, onnx_input_shape(path, shape), digest, note)
+        return _Loaded(guarded(source, str(path)), None, onnx_input_shape(path, shape), digest, note)
     wide = onnx_double_scores(path, shape)
-    return _Loaded(source, graph, graph.input_shape, _digest(graph), double=lambda x: torch.from_numpy(wide(x.numpy())))
-
-
-def _digest(graph: Graph) -> str:
-    """Hash of the operations and weights themselves: a file's bytes may leave out weights kept beside it."""
-    digest = hashlib.sha256()
-    for operation in graph.operations:
-        digest.update(
-            repr((operation.kind, operation.inputs, operation.shape, sorted(operation.attributes.items()))).encode()
-        )
-        for key, value in sorted(operation.tensors.items()):
-            digest.update(key.encode() + value.contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+    return _Loaded(
+        source, graph, graph.input_shape, graph_digest(graph), double=lambda x: torch.from_numpy(wide(x.numpy()))
+    )
 
 
 def _is_opaque(module: nn.Module) -> bool:
@@ -285,9 +289,10 @@ def _is_opaque(module: nn.Module) -> bool:
 
 
 def _read_opaque(module: nn.Module, shape: tuple[int, ...]) -> _Loaded:
-    frozen = copy.deepcopy(module).cpu().eval()
+    with user_code(lambda why: f"the module {type(module).__name__} cannot be copied: {why}"):
+        frozen = copy.deepcopy(module).cpu().eval()
     note = "TorchScript and quantised modules are run as they are; nothing is known of their operations"
-    return _Loaded(_guarded(frozen, _name(module)), None, shape, "", note)
+    return _Loaded(guarded(frozen, _name(module)), None, shape, "", note)
 
 
 def _read_module(module: nn.Module, shape: tuple[int, ...]) -> _Loaded:
@@ -297,7 +302,8 @@ def _read_module(module: nn.Module, shape: tuple[int, ...]) -> _Loaded:
             f"{_name(module)} has weights of type {str(narrow).removeprefix('torch.')}, inputs are float32: give it as "
             "module.float()"
         )
-    frozen = copy.deepcopy(module).cpu().eval().requires_grad_(False)
+    with user_code(lambda why: f"the module {type(module).__name__} cannot be copied: {why}"):
+        frozen = copy.deepcopy(module).cpu().eval().requires_grad_(False)
     graph, note, double = None, "", None
     try:
         graph = import_module(frozen, shape)
@@ -306,97 +312,10 @@ def _read_module(module: nn.Module, shape: tuple[int, ...]) -> _Loaded:
         note = str(error)
 
     def place(device: torch.device) -> Callable[[Tensor], Tensor]:
-        return _guarded(copy.deepcopy(frozen).to(device), _name(module))
+        return guarded(copy.deepcopy(frozen).to(device), _name(module))
 
-    digest = _module_digest(frozen, shape) if graph is None else _digest(graph)
-    return _Loaded(_guarded(frozen, _name(module)), graph, shape, digest, note, place, double)
-
-
-def _module_digest(module: nn.Module, shape: tuple[int, ...]) -> str:
-    """Hash of a module that has no graph: its weights, its structure, and the code of its classes."""
-    digest = hashlib.sha256(f"{shape} {module}".encode())
-    for key, value in module.state_dict().items():
-        digest.update(key.encode() + value.contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    for kind in sorted({type(part) for part in module.modules()}, key=lambda kind: kind.__qualname__):
-        with suppress(TypeError, OSError):  # defined at a prompt
-            digest.update(inspect.getsource(kind).encode())
-    return digest.hexdigest()
-
-
-def _code_digest(function: Any) -> str:
-    """Hash of the file that holds a function, so that a run is not resumed with another one; empty if none does."""
-    with suppress(TypeError, OSError):
-        file = inspect.getsourcefile(function)
-        return "" if file is None else hashlib.sha256(Path(file).read_bytes()).hexdigest()
-    return ""
-
-
-def _guarded(call: Callable[[Tensor], Any], name: str) -> Callable[[Tensor], Tensor]:
-    """Wrap the user's own code: it may change what it is given, fail at any input, and return anything."""
-
-    def scores(x: Tensor) -> Tensor:
-        try:
-            result = call(x.clone())
-        except (L0treError, torch.OutOfMemoryError):  # the latter is answered with smaller batches
-            raise
-        except Exception as error:  # the user's own code can raise anything
-            raise ModelError(
-                f"{name} fails on a batch of shape {tuple(x.shape)}: {type(error).__name__}: {error}"
-            ) from error
-        if not isinstance(result, Tensor):
-            raise ModelError(f"{name} returns a {type(result).__name__}: expected one tensor of scores")
-        single = result.shape in ((len(x),), (len(x), 1))  # one number for two classes
-        if not single:
-            _check_shape(result, len(x), name)
-        return result.to(torch.float32)
-
-    return scores
-
-
-def _check_shape(scores: Tensor, count: int, name: str) -> None:
-    if scores.ndim != 2 or len(scores) != count or scores.shape[1] < 2:
-        raise ModelError(
-            f"{name} gives scores of shape {tuple(scores.shape)} for a batch of {count}: expected ({count}, classes) "
-            "with two classes or more"
-        )
-
-
-def _black_box(function: Callable[..., Any], shape: tuple[int, ...], name: str) -> Callable[[Tensor], Tensor]:
-    """Find out what a function takes: it is given torch tensors if it can use them, else numpy arrays."""
-    sample = torch.zeros(2, *shape)
-
-    def with_torch(x: Tensor) -> Tensor:
-        return _as_scores(function(x.cpu()))
-
-    def with_numpy(x: Tensor) -> Tensor:
-        return _as_scores(function(x.cpu().numpy()))
-
-    reasons = []
-    for call in (with_torch, with_numpy):
-        try:
-            call(sample.clone())
-        except Exception as error:  # the user's own code can raise anything
-            reasons.append(f"{type(error).__name__}: {error}")
-        else:
-            return call
-    tried = reasons[0] if reasons[0] == reasons[1] else f"with torch, {reasons[0]}; with numpy, {reasons[1]}"
-    raise ModelError(f"{name} fails on a batch of shape {tuple(sample.shape)}: {tried}")
-
-
-def _as_scores(result: Any) -> Tensor:
-    """What a function returned as a float32 tensor on the CPU."""
-    values = result.cpu() if isinstance(result, Tensor) else torch.as_tensor(_numbers(result))
-    if values.is_complex():
-        raise TypeError("it returns complex numbers, expected scores")
-    return values.to(torch.float32)
-
-
-def _numbers(result: Any) -> np.ndarray:
-    with suppress(ValueError):  # of a ragged sequence
-        array = np.asarray(result)
-        if array.dtype.kind in "biufc":
-            return array
-    raise TypeError(f"it returns a {type(result).__name__}, expected an array of scores")
+    digest = module_digest(frozen, shape) if graph is None else graph_digest(graph)
+    return _Loaded(guarded(frozen, _name(module)), graph, shape, digest, note, place, double)
 
 
 def _of_two_classes(loaded: _Loaded, name: str) -> _Loaded:
@@ -510,20 +429,15 @@ def _check(
 ) -> int:
     """Compare a network with its source, to which the dropped operation belongs; returns the number of classes."""
     x = _unit_points(shape)
-    try:
+    # The file can ask torch for anything.
+    with user_code(lambda why: f"{name} fails on a batch of shape {tuple(x.shape)}: {why}"):
         wanted = reference(x)
-        _check_shape(wanted, len(x), name)
+        check_shape(wanted, len(x), name)
         singles = torch.cat([reference(row[None]) for row in x])
         with exact_float32(device):
             batch, again = forward(x.to(device)).cpu(), forward(x.to(device)).cpu()
         if dropped:
             batch, again = getattr(batch, dropped)(1), getattr(again, dropped)(1)
-    except L0treError:
-        raise
-    except Exception as error:  # the file can ask torch for anything
-        raise ModelError(
-            f"{name} fails on a batch of shape {tuple(x.shape)}: {type(error).__name__}: {error}"
-        ) from error
     usable = torch.isfinite(wanted).all(1)
     # A corner of the domain (all black, say) may be no input for a model; a search that gets there says so.
     if not bool(usable[((x > 0) & (x < 1)).flatten(1).any(1)].all()):

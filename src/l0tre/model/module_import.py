@@ -16,6 +16,7 @@ from l0tre.errors import ModelError
 from l0tre.model.aten import UnsupportedOperationError
 from l0tre.model.calls import Call, Program, Ref, graph_from_calls
 from l0tre.model.graph import Graph
+from l0tre.model.user_code import user_code
 
 __all__ = ["export_module", "import_module"]
 
@@ -53,28 +54,22 @@ def export_module(module: nn.Module, input_shape: tuple[int, ...]) -> Program:
     """
     if not input_shape or min(input_shape) < 1:
         raise ModelError(f"input shape {tuple(input_shape)} is empty: give that of one sample, such as (1, 28, 28)")
-    try:
+    with user_code(lambda why: f"the module {type(module).__name__} cannot be copied: {why}"):
         frozen = copy.deepcopy(module).cpu().eval()
-    except Exception as error:
-        raise ModelError(f"the module {type(module).__name__} cannot be copied: {_first_line(error)}") from error
     frozen.requires_grad_(False)
     with _quiet():
+
+        def failed(why: str) -> UnsupportedOperationError:
+            return UnsupportedOperationError(f"torch.export cannot trace {type(module).__name__}: {why}")
+
         try:
-            exported, batch = _export(frozen, input_shape, None), None
-        except Exception:
+            with user_code(failed):
+                exported, batch = _export(frozen, input_shape, None), None
+        except UnsupportedOperationError:
             # Some modules name the batch size; for a batch of one they still give the function of one sample.
-            try:
+            with user_code(failed):
                 exported, batch = _export(frozen, input_shape, 1), 1
-            except Exception as error:
-                raise UnsupportedOperationError(
-                    f"torch.export cannot trace {type(module).__name__}: {_first_line(error)}"
-                ) from error
     return _program(exported, tuple(input_shape), batch)
-
-
-def _first_line(error: Exception) -> str:
-    lines = (line.strip() for line in str(error).splitlines())
-    return next((line for line in lines if line), type(error).__name__)
 
 
 @contextmanager

@@ -13,9 +13,11 @@ from l0tre.errors import ModelError, require
 from l0tre.model.call_site import UnsupportedOperationError
 from l0tre.model.graph import Graph, GraphBuilder
 from l0tre.model.onnx_call import Array, Call, Value
+from l0tre.model.onnx_limits import refuse_hostile, refuse_large_fold, refuse_large_values
 from l0tre.model.onnx_operators import FOLDED, OPERATORS
 from l0tre.model.onnx_reference import corrected_operators
 from l0tre.model.onnx_types import refuse_narrow_types, widened
+from l0tre.model.refusals import reason
 
 __all__ = ["import_onnx", "onnx_double_scores", "onnx_input_shape", "onnx_scores"]
 
@@ -221,7 +223,10 @@ def _load(path: Path) -> Any:
         raise ModelError(f"{path} is not a file; give the path of an ONNX model")
     try:
         model = onnx.load(str(path), load_external_data=False)
+        refuse_hostile(model, path)
         model = onnx.inliner.inline_local_functions(model) if model.functions else model
+    except ModelError:
+        raise
     except Exception as error:  # errors of onnx and protobuf
         raise _unreadable(path, error) from error
     folder = path.resolve().parent
@@ -230,6 +235,8 @@ def _load(path: Path) -> Any:
         for entry in tensor.external_data:
             if entry.key == "location" and not (folder / entry.value).resolve().is_relative_to(folder):
                 raise ModelError(f"{path} keeps weights in {entry.value}, outside its own folder; put them beside it")
+            if entry.key == "location" and not (folder / entry.value).is_file():  # nor a device, which has no end
+                raise _unreadable(path, FileNotFoundError(f"it keeps weights in {entry.value}, which is no file"))
         if tensor.external_data:
             try:
                 onnx.external_data_helper.load_external_data_for_tensor(tensor, str(folder))
@@ -238,6 +245,7 @@ def _load(path: Path) -> Any:
                 del tensor.external_data[:]
             except Exception as error:  # errors of onnx and of the file system
                 raise _unreadable(path, error) from error
+    refuse_large_values(model, path)
     return model
 
 
@@ -309,6 +317,9 @@ def _refuse_unsupported(nodes: Iterable[Any]) -> None:
     for node in nodes:
         if node.domain not in ("", "ai.onnx") or not (node.op_type in OPERATORS or node.op_type in FOLDED):
             operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+            why = reason(node.op_type)
+            if why:
+                raise ModelError(f"ONNX operator {operator} (node {_label(node)}) {why}")
             known, constant = ", ".join(sorted(OPERATORS)), ", ".join(sorted(FOLDED - set(OPERATORS)))
             raise UnsupportedOperationError(
                 f"ONNX operator {operator} (node {_label(node)}) is not supported; supported are {known}, and between "
@@ -336,6 +347,7 @@ def _import_node(node: Any, values: Mapping[str, Value], builder: GraphBuilder, 
     try:
         with np.errstate(all="ignore"):  # what is not finite is refused when it gets into the graph
             if len(constants) == len(inputs) and node.op_type in FOLDED:
+                refuse_large_fold(node.op_type, [constants[name] for name in node.input if name])
                 return _evaluate(node, constants, opset)
             if node.op_type not in OPERATORS:
                 raise call.refuse("works on values computed from the input; only constants are supported there")

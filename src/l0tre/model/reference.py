@@ -14,10 +14,17 @@ from torch import nn
 
 from l0tre.errors import ModelError
 from l0tre.model.estimator import is_estimator
+from l0tre.model.user_code import user_code
 
-__all__ = ["resolve_reference"]
+__all__ = ["DATA_FILES", "is_reference", "resolve_reference"]
 
 LISTED = 12  # names offered when a wrong one was given
+DATA_FILES = (".onnx", ".pt2")
+
+
+def is_reference(text: str) -> bool:
+    """Whether a model's name is a reference to Python code, which runs when it is loaded."""
+    return ":" in text and Path(text).suffix.lower() not in DATA_FILES
 
 
 def resolve_reference(text: str) -> nn.Module | Callable[..., Any]:
@@ -55,7 +62,9 @@ def resolve_reference(text: str) -> nn.Module | Callable[..., Any]:
 def _member(module: ModuleType, place: str, name: str) -> Any:
     target: Any = module
     for part in name.split("."):
-        if not hasattr(target, part):
+        with user_code(lambda why: f"{place} fails when {name!r} is looked up: {why}"):
+            there = hasattr(target, part)
+        if not there:
             known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
             listed = ", ".join(known[:LISTED]) + (", ..." if len(known) > LISTED else "")
             raise ModelError(f"{place} has no {name!r}: it has {listed or 'no public functions or classes'}")
@@ -69,13 +78,8 @@ def _made(target: Callable[..., Any], text: str) -> Any:
         if inspect.isclass(target):
             raise ModelError(f"{text} is a class that needs arguments: give an instance, or a function that makes one")
         return target
-    try:
+    with user_code(lambda why: f"{text} requires no argument, so it was called to make a network, and failed: {why}"):
         return target()
-    except (Exception, SystemExit) as error:  # the user's own code can raise anything
-        raise ModelError(
-            f"{text} requires no argument, so it was called to make a network, and failed: "
-            f"{type(error).__name__}: {error}"
-        ) from error
 
 
 def _is_factory(target: Callable[..., Any]) -> bool:
@@ -101,10 +105,8 @@ def _importable(folder: Path) -> Iterator[None]:
 
 
 def _from_package(place: str) -> ModuleType:
-    try:
+    with user_code(lambda why: f"cannot import {place!r}: {why}"):
         return importlib.import_module(place)
-    except (Exception, SystemExit) as error:  # the user's own code can raise anything
-        raise ModelError(f"cannot import {place!r}: {type(error).__name__}: {error}") from error
 
 
 def _from_file(path: Path) -> ModuleType:
@@ -116,8 +118,9 @@ def _from_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses and others look up the module of a class by its name
     try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # the user's own code can raise anything
-        del sys.modules[spec.name]
-        raise ModelError(f"cannot run {path}: {type(error).__name__}: {error}") from error
+        with user_code(lambda why: f"cannot run {path}: {why}"):
+            spec.loader.exec_module(module)
+    except BaseException:
+        sys.modules.pop(spec.name, None)
+        raise
     return module

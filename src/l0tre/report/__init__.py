@@ -1,5 +1,5 @@
 """The report page of a run folder."""
 
-from l0tre.report.page import write_report
+from l0tre.report.page import report_writes, write_report
 
-__all__ = ["write_report"]
+__all__ = ["report_writes", "write_report"]

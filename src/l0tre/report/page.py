@@ -1,21 +1,20 @@
 """One page for a run folder: what was found, what it means, what it rests on."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path, PurePath
 from typing import Any
 
-from l0tre.errors import ConfigError, StoreError, require
+from l0tre.errors import ConfigError, require
 from l0tre.evaluation.accuracy import classified, counts
 from l0tre.evaluation.results import Snapshot
-from l0tre.files import write_whole
 from l0tre.names import names_of
 from l0tre.report import chart
 from l0tre.report.pictures import make_cards
 from l0tre.report.words import answer, counted, guarantees, progress, remarks
-from l0tre.store import Inputs, read_inputs, read_snapshot
+from l0tre.store import Inputs, export_run, read_inputs, read_snapshot
 
-__all__ = ["write_report"]
+__all__ = ["report_writes", "write_report"]
 
 NAME = "report.html"
 ROWS = 500  # images listed in the page; bounds.csv has them all
@@ -38,16 +37,34 @@ def write_report(folder: Path, *, pictures: int = 100) -> Path:
     """
     if pictures < 0:
         raise ConfigError(f"pictures is {pictures}: give 0 or more")
+    snapshot, inputs = read_snapshot(folder), read_inputs(folder)
+    return export_run(folder, report_writes(folder, snapshot, inputs, pictures=pictures), snapshot)[0]
+
+
+def report_writes(
+    folder: Path, snapshot: Snapshot, inputs: Inputs, *, pictures: int = 100
+) -> dict[Path, Callable[[Path], object]]:
+    """What writes ``report.html``.
+
+    Args:
+        folder: Where to.
+        snapshot: The bounds.
+        inputs: What they are about.
+        pictures: See :func:`write_report`.
+
+    Returns:
+        The file and a function that writes it to a path.
+
+    Raises:
+        MissingExtraError: If jinja2 or Pillow is not installed.
+    """
     jinja2 = require("jinja2", "report")
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     template = files("l0tre.report").joinpath("report.html.jinja").read_text(encoding="utf-8")
-    text = environment.from_string(template).render(_content(read_snapshot(folder), read_inputs(folder), pictures))
-    try:
-        return write_whole(folder / NAME, lambda path: path.write_text(text, encoding="utf-8"))
-    except OSError as error:
-        raise StoreError(f"{folder / NAME} cannot be written: {error}") from error
+    text = environment.from_string(template).render(_content(snapshot, inputs, pictures))
+    return {folder / NAME: lambda path: path.write_text(text, encoding="utf-8")}
 
 
 def _content(snapshot: Snapshot, inputs: Inputs, pictures: int) -> dict[str, Any]:
@@ -78,7 +95,14 @@ def _content(snapshot: Snapshot, inputs: Inputs, pictures: int) -> dict[str, Any
         "distribution": _distribution(snapshot),
         "cards": make_cards(snapshot.images, inputs, pictures, names),
         "rows": ROWS,
-        "settings": list(_flat({key: value for key, value in config.items() if key != "names"})),
+        "settings": list(
+            _flat(
+                {
+                    **{key: value for key, value in config.items() if key != "names"},
+                    **({"state": snapshot.state} if snapshot.state else {}),
+                }
+            )
+        ),
         "counted": counted,
         "name": lambda index: f"{index} {named[index]}" if index in named else str(index),
         "label": names.label,

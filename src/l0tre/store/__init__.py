@@ -1,12 +1,15 @@
 """Run folders: a SQLite database that survives a crash at any moment, the inputs, and exported files."""
 
+from l0tre.store.connection import DATABASE
 from l0tre.store.levels import read_levels
-from l0tre.store.run import Inputs, Run, create_run, open_run, read_config, read_inputs, read_snapshot
+from l0tre.store.run import Inputs, Run, create_run, export_run, open_run, read_config, read_inputs, read_snapshot
 
 __all__ = [
+    "DATABASE",
     "Inputs",
     "Run",
     "create_run",
+    "export_run",
     "open_run",
     "read_config",
     "read_inputs",

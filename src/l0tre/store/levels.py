@@ -4,8 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from l0tre.evaluation.results import ImageBounds, Snapshot
-from l0tre.store.database import DATABASE, connect, guarded, read_level_rows, read_witnesses
-from l0tre.store.run import read_snapshot
+from l0tre.store.connection import DATABASE, reading
+from l0tre.store.rows import read_level_rows, read_witnesses
+from l0tre.store.run import snapshot_of
 
 __all__ = ["read_levels"]
 
@@ -28,15 +29,11 @@ def read_levels(folder: Path) -> tuple[Snapshot, ...]:
     Raises:
         StoreError: If it is not a run folder, or damaged.
     """
-    latest = read_snapshot(folder)
-    most = latest.config["settings"]["max_t"] if latest.finished else max(1, latest.t)
-    connection = connect(folder / DATABASE)
-    try:
-        with guarded(folder / DATABASE):
-            rows = read_level_rows(connection)
-            witnesses = [read_witnesses(connection, t) for t in range(1, most + 1)]
-    finally:
-        connection.close()
+    with reading(folder / DATABASE) as stored:
+        latest = snapshot_of(stored, folder)
+        most = latest.config["settings"]["max_t"] if latest.finished else max(1, latest.t)
+        rows = read_level_rows(stored.connection)
+        witnesses = [read_witnesses(stored.connection, t) for t in range(1, most + 1)]
 
     def at(place: int, image: ImageBounds, t: int) -> ImageBounds:
         known = next((rows[place, level] for level in range(t, 0, -1) if (place, level) in rows), None)

@@ -3,9 +3,8 @@
 import json
 import secrets
 import sqlite3
-import zipfile
-import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,35 +14,57 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from l0tre.arrays import read_npz
 from l0tre.domain import Domain
 from l0tre.errors import StoreError
 from l0tre.evaluation.results import Excluded, HistoryPoint, ImageBounds, Snapshot
 from l0tre.evaluation.state import State
+from l0tre.files import write_all_whole, write_whole
 from l0tre.rules import FREE, Restriction, Rules
-from l0tre.store.database import (
+from l0tre.store.connection import (
     DATABASE,
     FORMAT,
+    Reading,
+    check_rows,
     connect,
-    front_bytes,
     guarded,
-    ranking_bytes,
+    is_sealed,
+    reading,
+    transaction,
+)
+from l0tre.store.rows import (
+    bounds_row,
+    level_row,
+    partial_row,
+    proof_row,
     read_bounds,
     read_excluded,
     read_history,
     read_partials,
     read_proofs,
-    upgrade,
-    witness_columns,
-    write_level,
+    witness_row,
 )
+from l0tre.store.tables import Writer, file_digest, seal_of
+from l0tre.store.upgrade import upgrade
 
-__all__ = ["Inputs", "Run", "create_run", "open_run", "read_config", "read_inputs", "read_snapshot"]
+__all__ = [
+    "Inputs",
+    "Run",
+    "create_run",
+    "export_run",
+    "open_run",
+    "read_config",
+    "read_inputs",
+    "read_snapshot",
+    "snapshot_of",
+]
 
 INPUTS = "inputs.npz"
 RULE_PREFIX = "rules_"
 DOMAIN_ARRAYS = ("members", "sizes", "ids", "low", "high")
 # Settings whose names did not say their units before format 5, and their names now.
 RENAMED = {"memory": "memory_bytes", "sample": "sample_ms", "attack": "attack_queries"}
+Writes = Mapping[Path, Callable[[Path], object]]
 
 
 @dataclass(frozen=True)
@@ -67,120 +88,109 @@ class Run:
         self.connection = connection
         self.owner = secrets.token_hex(8)
         self.written: dict[int, ImageBounds] = {}
-        with self._transaction():
-            upgrade(connection)
-            self._set("owner", self.owner)
+        with transaction(connection, self.path) as writer:
+            writer.set("owner", self.owner)
+        self.state = writer.state
+
+    @property
+    def path(self) -> Path:
+        """The database."""
+        return self.folder / DATABASE
 
     def load_state(self) -> State:
-        """The recorded state, ready to be driven on."""
-        with guarded(self.folder / DATABASE):
-            bounds = read_bounds(self.connection)
-            self.written = dict(enumerate(bounds))
-            return State(
-                bounds,
-                read_partials(self.connection),
-                read_proofs(self.connection),
-                _get(self.connection, "seconds", 0.0),
-                read_history(self.connection),
-                _get(self.connection, "finished", False),
-            )
+        """The recorded state, ready to be driven on.
+
+        Raises:
+            StoreError: If anything is not as it was written.
+        """
+        with guarded(self.path):
+            self.connection.execute("BEGIN")
+            try:
+                stored = check_rows(self.connection, self.path)
+                bounds = read_bounds(self.connection)
+                self.written = dict(enumerate(bounds))
+                return State(
+                    bounds,
+                    read_partials(self.connection),
+                    read_proofs(self.connection),
+                    _get(stored, "seconds", 0.0),
+                    read_history(self.connection),
+                    _get(stored, "finished", False),
+                )
+            finally:
+                self.connection.execute("ROLLBACK")
 
     def record(self, state: State, images: Sequence[int], point: HistoryPoint | None) -> None:
         """Store a step in one transaction; see ``l0tre.evaluation.state.Recorder``."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        with self._transaction():
-            taken = "UPDATE meta SET value = value WHERE key = 'owner' AND value = ?"
-            if self.connection.execute(taken, (json.dumps(self.owner),)).rowcount != 1:
-                raise StoreError(f"another process has taken over {self.folder}: this one stops, nothing is lost")
+        with transaction(self.connection, self.path) as writer:
+            self._check_owner()
             for place in images:
-                self._write_image(place, state, now)
+                self._write_image(writer, place, state, now)
             if point is not None:
-                values = (now, point.seconds, point.t, point.lower, point.upper)
-                self.connection.execute(
-                    "INSERT INTO history (at, seconds, t, lower, upper) VALUES (?, ?, ?, ?, ?)", values
-                )
-            self._set("seconds", state.seconds)
-            self._set("finished", state.finished)
+                values = {"seconds": point.seconds, "t": point.t, "lower": point.lower, "upper": point.upper}
+                writer.put("history", {"at": now, **values})
+            writer.set("seconds", state.seconds)
+            writer.set("finished", state.finished)
+            writer.step()
+        self.state = writer.state
         self.written.update({place: state.bounds[place] for place in images})
 
     def set_config(self, config: Mapping[str, Any]) -> None:
         """Store another configuration, for a run that goes further than it began with."""
-        with self._transaction():
-            self._set("config", dict(config))
+        with transaction(self.connection, self.path) as writer:
+            self._check_owner()
+            writer.set("config", dict(config))
+
+    def export(self, writes: Writes) -> tuple[Path, ...]:
+        """Write files that are made from the state recorded last, unless the run has another owner by now.
+
+        Args:
+            writes: What writes each file.
+
+        Returns:
+            The files. All appear, or none.
+
+        Raises:
+            StoreError: If another process has taken over, or they cannot be written.
+        """
+        return _written(self.folder, writes, self._exporting())
+
+    @contextmanager
+    def _exporting(self) -> Iterator[None]:
+        with transaction(self.connection, self.path) as writer:
+            self._check_owner()
+            writer.set("exported", self.state.step)
+            yield
 
     def close(self) -> None:
         """Close the database."""
         self.connection.close()
 
-    def _transaction(self) -> "_Transaction":
-        return _Transaction(self.connection, self.folder / DATABASE)
+    def _check_owner(self) -> None:
+        row = self.connection.execute("SELECT value FROM meta WHERE key = 'owner'").fetchone()
+        if row is None or row["value"] != json.dumps(self.owner):
+            raise StoreError(f"another process has taken over {self.folder}: this one stops, nothing is lost")
 
-    def _set(self, key: str, value: Any) -> None:
-        self.connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value)))
-
-    def _write_image(self, place: int, state: State, now: str) -> None:
+    def _write_image(self, writer: Writer, place: int, state: State, now: str) -> None:
         bounds, before = state.bounds[place], self.written.get(place)
-        self.connection.execute(
-            "INSERT OR REPLACE INTO images VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                place,
-                bounds.index,
-                bounds.label,
-                bounds.groups,
-                bounds.lower,
-                bounds.upper,
-                bounds.guarantee,
-                bounds.level,
-                bounds.blocked,
-                bounds.seconds,
-                bounds.queries,
-                int(bounds.attacked),
-            ),
-        )
+        writer.put("images", bounds_row(place, bounds))
         if before is None or (before.lower, before.upper) != (bounds.lower, bounds.upper):
-            self.connection.execute(
-                "INSERT INTO bounds (place, at, seconds, t, lower, upper) VALUES (?, ?, ?, ?, ?, ?)",
-                (place, now, state.seconds, bounds.level, bounds.lower, bounds.upper),
-            )
+            values = {"t": bounds.level, "lower": bounds.lower, "upper": bounds.upper}
+            writer.put("bounds", {"place": place, "at": now, "seconds": state.seconds, **values})
         if bounds.level > (0 if before is None else before.level):
-            write_level(self.connection, place, bounds)
+            writer.put("levels", level_row(place, bounds))
         if bounds.witness is not None and (before is None or before.witness is not bounds.witness):
-            columns = {"place": place, "at": now, **witness_columns(bounds.witness)}
-            names, marks = ", ".join(columns), ", ".join("?" * len(columns))
-            self.connection.execute(f"INSERT INTO witnesses ({names}) VALUES ({marks})", tuple(columns.values()))
-        partial = state.partials.get(place)
+            writer.put("witnesses", witness_row(place, now, bounds.witness))
+        partial, proof = state.partials.get(place), state.proofs.get(place)
         if partial is None:
-            self.connection.execute("DELETE FROM partials WHERE place = ?", (place,))
+            writer.drop("partials", {"place": place})
         else:
-            self.connection.execute(
-                "INSERT OR REPLACE INTO partials VALUES (?, ?, ?, ?, ?)",
-                (place, partial.t, partial.position, int(partial.safe[0]), ranking_bytes(partial)),
-            )
-        proof = state.proofs.get(place)
+            writer.put("partials", partial_row(place, partial))
         if proof is None:
-            self.connection.execute("DELETE FROM proofs WHERE place = ?", (place,))
+            writer.drop("proofs", {"place": place})
         else:
-            self.connection.execute(
-                "INSERT OR REPLACE INTO proofs VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (place, proof.t, str(proof.proved), str(proof.total), proof.nodes, front_bytes(proof), proof.tree),
-            )
-
-
-class _Transaction:
-    """All or nothing, also when an exception or a kill comes in between."""
-
-    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
-        self.connection = connection
-        self.guard = guarded(path)
-
-    def __enter__(self) -> None:
-        self.guard.__enter__()
-        self.connection.execute("BEGIN IMMEDIATE")
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
-        if self.connection.in_transaction:
-            self.connection.execute("COMMIT" if kind is None else "ROLLBACK")
-        return bool(self.guard.__exit__(kind, error, trace))
+            writer.put("proofs", proof_row(place, proof))
 
 
 def create_run(
@@ -207,9 +217,24 @@ def create_run(
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise StoreError(f"{folder} is not empty: give a new or empty folder as `out`")
-        domain = inputs.domain.to(torch.device("cpu"))
+    except OSError as error:
+        raise StoreError(f"{folder} cannot be written: {error}") from error
+    try:
+        write_whole(folder / INPUTS, lambda path: _write_inputs(path, inputs))
+        return _begin(folder, state, excluded, config)
+    except BaseException as error:
+        for name in (INPUTS, DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm"):  # so that a second try finds it empty
+            (folder / name).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise StoreError(f"{folder} cannot be written: {error}") from error
+        raise
+
+
+def _write_inputs(path: Path, inputs: Inputs) -> None:
+    domain = inputs.domain.to(torch.device("cpu"))
+    with path.open("wb") as file:  # a file object: savez appends .npz to bare names
         np.savez_compressed(
-            folder / INPUTS,
+            file,
             images=inputs.images.cpu().numpy(),
             labels=np.empty(0, np.int64) if inputs.labels is None else inputs.labels.cpu().numpy(),
             indices=np.asarray(inputs.indices, np.int64),
@@ -217,17 +242,24 @@ def create_run(
             **{name: getattr(domain, name).numpy() for name in DOMAIN_ARRAYS},
             **_rule_arrays(domain.rules),
         )
-    except OSError as error:
-        raise StoreError(f"{folder} cannot be written: {error}") from error
-    run = Run(folder, connect(folder / DATABASE, create=True))
-    with run._transaction():
-        for left_out in excluded:
-            values = (left_out.index, left_out.label, left_out.predicted)
-            run.connection.execute("INSERT INTO excluded VALUES (?, ?, ?)", values)
-        run._set("config", dict(config))
-        run._set("created", datetime.now(UTC).isoformat(timespec="seconds"))
-        run._set("format", FORMAT)
-    run.record(state, range(len(state.bounds)), None)
+
+
+def _begin(folder: Path, state: State, excluded: Sequence[Excluded], config: Mapping[str, Any]) -> Run:
+    connection = connect(folder / DATABASE, create=True)
+    try:
+        created = datetime.now(UTC).isoformat(timespec="seconds")
+        lasting = {"config": dict(config), "created": created, "inputs": file_digest(folder / INPUTS)}
+        seal = seal_of({key: json.dumps(value) for key, value in lasting.items()})
+        with transaction(connection, folder / DATABASE, seal) as writer:
+            for key, value in {**lasting, "format": FORMAT}.items():
+                writer.set(key, value)
+            for one in excluded:
+                writer.put("excluded", {"index": one.index, "label": one.label, "predicted": one.predicted})
+        run = Run(folder, connection)
+        run.record(state, range(len(state.bounds)), None)
+    except BaseException:
+        connection.close()
+        raise
     return run
 
 
@@ -243,18 +275,29 @@ def open_run(folder: Path) -> Run:
     Raises:
         StoreError: If it is not a run folder, or damaged.
     """
-    return Run(folder, connect(folder / DATABASE))
+    connection = connect(folder / DATABASE)
+    try:
+        if not is_sealed(connection):
+            upgrade(connection, folder / INPUTS, folder / DATABASE)
+        return Run(folder, connection)
+    except BaseException:
+        connection.close()
+        raise
 
 
 def read_inputs(folder: Path) -> Inputs:
     """The inputs of a run.
 
     Raises:
-        StoreError: If the file is missing or damaged.
+        StoreError: If the file is missing, damaged, or not the one that the run began with.
     """
+    path = folder / INPUTS
+    with reading(folder / DATABASE, rows=False) as stored:
+        digest = _get(stored, "inputs", None)
     try:
-        with np.load(folder / INPUTS, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+        if digest is not None and file_digest(path) != digest:
+            raise ValueError("it is not the file that the run began with")
+        arrays = read_npz(path)
         images = torch.from_numpy(arrays["images"])
         tensors = {name: torch.from_numpy(arrays[name]) for name in DOMAIN_ARRAYS}
         labels = torch.from_numpy(arrays["labels"]) if len(arrays["labels"]) else None
@@ -263,18 +306,14 @@ def read_inputs(folder: Path) -> Inputs:
             rules = Rules(**{part.name: torch.from_numpy(arrays[RULE_PREFIX + part.name]) for part in fields(Rules)})
         domain = Domain(shape=tuple(images.shape[1:]), unit=str(arrays["unit"]), rules=rules, **tensors)
         return Inputs(images, labels, tuple(arrays["indices"].tolist()), domain)
-    except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile, zlib.error) as error:
-        raise StoreError(f"{folder / INPUTS} is missing or damaged ({error}): restore it from a copy") from error
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise StoreError(f"{path} is missing or damaged ({error}): restore it from a copy") from error
 
 
 def read_config(folder: Path) -> dict[str, Any]:
     """The configuration a run was started with."""
-    connection = connect(folder / DATABASE)
-    try:
-        with guarded(folder / DATABASE):
-            return _config(connection)
-    finally:
-        connection.close()
+    with reading(folder / DATABASE, rows=False) as stored:
+        return _config(stored)
 
 
 def read_snapshot(folder: Path) -> Snapshot:
@@ -283,37 +322,81 @@ def read_snapshot(folder: Path) -> Snapshot:
     Raises:
         StoreError: If it is not a run folder, or damaged.
     """
+    with reading(folder / DATABASE) as stored:
+        return snapshot_of(stored, folder)
+
+
+def snapshot_of(stored: Reading, folder: Path) -> Snapshot:
+    """The bounds in a database that is being read."""
+    connection = stored.connection
+    history, config, bounds = read_history(connection), _config(stored), read_bounds(connection)
+    if not bounds:
+        raise StoreError(f"{folder} was left before its first step: remove the folder and start again")
+    finished = _get(stored, "finished", False)
+    return Snapshot(
+        tuple(bounds),
+        read_excluded(connection),
+        _get(stored, "seconds", 0.0),
+        history[-1].t if history else 0,
+        config["domain"]["unit"],
+        finished,
+        1.0 if finished else 0.0,
+        tuple(history),
+        config,
+        "" if stored.state is None else stored.state.name,
+    )
+
+
+def export_run(folder: Path, writes: Writes, snapshot: Snapshot) -> tuple[Path, ...]:
+    """Write files that are made from a snapshot that was read, without owning the run.
+
+    Args:
+        folder: The run folder.
+        writes: What writes each file.
+        snapshot: What they are made from.
+
+    Returns:
+        The files. All appear, or none.
+
+    Raises:
+        StoreError: If newer ones were written meanwhile.
+    """
+    # In older formats nobody knows which files are newer.
+    newest = _not_older(folder, int(snapshot.state.partition("-")[0])) if snapshot.state else nullcontext()
+    return _written(folder, writes, newest)
+
+
+def _written(folder: Path, writes: Writes, while_renaming: AbstractContextManager[object]) -> tuple[Path, ...]:
+    try:
+        return write_all_whole(writes, while_renaming)
+    except OSError as error:
+        raise StoreError(
+            f"the files in {folder} cannot be written ({error}): all recorded steps are kept, l0tre report writes the "
+            "files when there is room"
+        ) from error
+
+
+@contextmanager
+def _not_older(folder: Path, step: int) -> Iterator[None]:
     connection = connect(folder / DATABASE)
     try:
-        with guarded(folder / DATABASE):
-            history = read_history(connection)
-            config = _config(connection)
-            bounds = read_bounds(connection)
-            if not bounds:
-                raise StoreError(f"{folder} was left before its first step: remove the folder and start again")
-            return Snapshot(
-                tuple(bounds),
-                read_excluded(connection),
-                _get(connection, "seconds", 0.0),
-                history[-1].t if history else 0,
-                config["domain"]["unit"],
-                _get(connection, "finished", False),
-                1.0 if _get(connection, "finished", False) else 0.0,
-                tuple(history),
-                config,
-            )
+        with transaction(connection, folder / DATABASE) as writer:
+            row = connection.execute("SELECT value FROM meta WHERE key = 'exported'").fetchone()
+            if row is not None and json.loads(row["value"]) > step:
+                raise StoreError(f"{folder} went on meanwhile, and its files are newer: nothing was written")
+            writer.set("exported", step)
+            yield
     finally:
         connection.close()
 
 
-def _config(connection: sqlite3.Connection) -> dict[str, Any]:
+def _config(stored: Reading) -> dict[str, Any]:
     """The configuration, with settings by the names that they have now."""
-    config = dict(_get(connection, "config", {}))
+    config = dict(_get(stored, "config", {}))
     if "settings" in config:
         config["settings"] = {RENAMED.get(name, name): value for name, value in config["settings"].items()}
     return config
 
 
-def _get(connection: sqlite3.Connection, key: str, default: Any) -> Any:
-    row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-    return default if row is None else json.loads(row["value"])
+def _get(stored: Reading, key: str, default: Any) -> Any:
+    return json.loads(stored.meta[key]) if key in stored.meta else default

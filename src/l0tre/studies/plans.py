@@ -9,8 +9,7 @@ from l0tre.api.runs import Watch, go_on, last_of
 from l0tre.data import load_data, select
 from l0tre.errors import ConfigError, StoreError
 from l0tre.evaluation.problem import Settings
-from l0tre.store import read_snapshot
-from l0tre.store.database import DATABASE
+from l0tre.store import DATABASE, read_snapshot
 from l0tre.studies.runs import KINDS, kind_of
 
 __all__ = ["Plan", "carry_out"]
@@ -66,7 +65,7 @@ def carry_out(
         seed: Of the choice of images.
         device: Where to compute.
         time_budget: Seconds for each run; ``None`` for no limit.
-        stop: Asked between two steps.
+        stop: Asked in every step; a yes ends the work behind that step.
         watch: Goes through the snapshots of each run.
 
     Raises:

@@ -10,8 +10,7 @@ from l0tre.defaults import ATTACK_QUERIES
 from l0tre.errors import StoreError
 from l0tre.evaluation.problem import GuaranteeWish
 from l0tre.evaluation.results import Snapshot
-from l0tre.store import Inputs, read_inputs, read_levels, read_snapshot
-from l0tre.store.database import DATABASE
+from l0tre.store import DATABASE, Inputs, read_inputs, read_levels, read_snapshot
 
 __all__ = ["KINDS", "RunData", "kind_of", "read_run", "read_runs"]
 

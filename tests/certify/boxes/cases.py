@@ -10,6 +10,7 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
+from l0tre.certify.boxes.bounders import FormBounder, WindowBounder
 from l0tre.certify.boxes.box_bounds import box_items
 from l0tre.certify.boxes.box_search import BoxSearch
 from l0tre.certify.boxes.pair_forms import PixelForms, make_singles
@@ -21,6 +22,7 @@ from l0tre.domain import Domain, make_domain
 from l0tre.memory import Batcher
 from l0tre.model.graph import Graph, run
 from l0tre.objective import AllRivals
+from l0tre.tuning import DEFAULT_TUNING, Tuning
 from tests.certify.boxes.recipes import Recipe, build
 from tests.certify.proving import as_network, layer_values, settled
 from tests.certify.random_networks import Case
@@ -59,8 +61,8 @@ def make_case(
         return settled(case, graph, image, domain, firmness)
 
 
-def prover_of(case: Case, memory: int = 2**24) -> Prover:
-    return make_prover(case.network, case.domain, Batcher(case.network, 2**26), memory)
+def prover_of(case: Case, memory: int = 2**24, tuning: Tuning = DEFAULT_TUNING) -> Prover:
+    return make_prover(case.network, case.domain, Batcher(case.network, 2**26), memory, tuning)
 
 
 def cluster_search(
@@ -71,13 +73,23 @@ def cluster_search(
     *,
     memory: int = 2**24,
     pulse: Callable[[], None] = lambda: None,
+    tuning: Tuning = DEFAULT_TUNING,
 ) -> BoxSearch:
     """The search by clusters, all of its images (default: the case's) before it."""
     if images is None:
         images, labels = case.image[None], [case.label]
     none = [None] * len(images)
     chosen = torch.tensor(list(labels))
-    return prover_of(case, memory).search_boxes(t, images.flatten(1), AllRivals(chosen), none, pulse=pulse)
+    tuning = replace(tuning, meeting_share=1.0)  # by windows, however many pixels of these small inputs meet
+    return prover_of(case, memory, tuning).search_boxes(t, images.flatten(1), AllRivals(chosen), none, pulse=pulse)
+
+
+def windows_of(search: BoxSearch) -> Windowed:
+    """What a search bounds with in windows."""
+    bounder = search.bounder
+    windowed = bounder.windowed if isinstance(bounder, WindowBounder | FormBounder) else None
+    assert windowed is not None
+    return windowed
 
 
 def several(case: Case, count: int, seed: int = 0) -> tuple[Tensor, list[int]]:
@@ -88,9 +100,11 @@ def several(case: Case, count: int, seed: int = 0) -> tuple[Tensor, list[int]]:
     return torch.cat([case.image[None], images[1:]]), [(case.label + k) % case.network.classes for k in range(count)]
 
 
-def ground_of(case: Case, t: int, images: int = 2, *, memory: int = 2**24) -> Windowed:
+def windowed_of(
+    case: Case, t: int, images: int = 2, *, memory: int = 2**24, tuning: Tuning = DEFAULT_TUNING
+) -> Windowed:
     """Network and some images, ready for bounds."""
-    return cluster_search(case, t, *several(case, images), memory=memory).windowed
+    return windows_of(cluster_search(case, t, *several(case, images), memory=memory, tuning=tuning))
 
 
 def pixel_sets(windowed: Windowed, t: int, draw: random.Random, most: int) -> list[tuple[int, ...]]:
@@ -239,7 +253,7 @@ def balanced(recipe: Recipe, seed: int, t: int, share: float, *, by: float = -1e
     small number above zero the decision is just safe, or close to it.
     """
     case = make_case(recipe, seed, unit=unit)
-    windowed = ground_of(case, t, 1)
+    windowed = windowed_of(case, t, 1)
     nodes = whole_boxes(windowed, every_set(windowed, t))
     u = directions(t * case.domain.members.shape[1], torch.Generator().manual_seed(seed))
     least = margins_at(case, windowed, nodes, u).amin((1, 2)).sort().values

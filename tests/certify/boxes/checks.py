@@ -10,7 +10,7 @@ from torch import Tensor
 from l0tre.certify.boxes.range_parts import Found, full_boxes
 from l0tre.certify.boxes.windowed import Windowed
 from l0tre.certify.regions.nodes import BoxNodes, shares
-from tests.certify.boxes.cases import cluster_search, directions, inputs_at, margins_at, several
+from tests.certify.boxes.cases import cluster_search, directions, inputs_at, margins_at, several, windows_of
 from tests.certify.oracle import exact_minimum
 from tests.certify.random_networks import Case
 
@@ -31,7 +31,7 @@ def check_counts(windowed: Windowed, found: Found, total: int, images: Sequence[
     assert len(rows.unique(dim=0)) == len(rows)
     for image in found.left.image.unique().tolist():
         own = (found.left.image == image).nonzero()[:, 0]
-        whole = full_boxes(windowed, image, found.left.cells[own])
+        whole = full_boxes(windowed.instance, image, found.left.cells[own])
         used = (whole.high > whole.low).flatten(1)
         extent = (found.left.high[own] - found.left.low[own]).flatten(1) / (whole.high - whole.low).flatten(1)
         volume = torch.where(used, extent, 1.0).prod(1)
@@ -91,8 +91,8 @@ def check_oracle(case: Case, windowed: Windowed, found: Found, boxes: BoxNodes, 
         assert exact_minimum(case.graph, image, label, case.domain, groups)[0] > 0
 
 
-def ground_with_labels(case: Case, images: int, memory: int = 2**24, t: int = 2) -> Windowed:
+def windowed_with_labels(case: Case, images: int, memory: int = 2**24, t: int = 2) -> Windowed:
     """The case's image, and others with the network's own decisions."""
     chosen, _ = several(case, images)
     labels = case.network.scores(chosen).argmax(1).tolist()
-    return cluster_search(case, t, chosen, [case.label, *labels[1:]], memory=memory).windowed
+    return windows_of(cluster_search(case, t, chosen, [case.label, *labels[1:]], memory=memory))

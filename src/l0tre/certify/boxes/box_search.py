@@ -3,16 +3,13 @@
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from fractions import Fraction
 
 import torch
 from torch import Tensor
 
-from l0tre.certify.boxes.box_bounds import lower_bounds
-from l0tre.certify.boxes.first_pass import first_pass
-from l0tre.certify.boxes.head import above
-from l0tre.certify.boxes.windowed import Windowed
+from l0tre.certify.boxes.bounders import Bounder
+from l0tre.certify.boxes.margin_errors import is_safe
 from l0tre.certify.cells.cell_search import NARROWEST, Step
 from l0tre.certify.regions.nodes import BoxNodes, CellNodes, Nodes, root, shares, split_boxes
 from l0tre.certify.regions.stack import kept, take, without
@@ -22,38 +19,34 @@ from l0tre.errors import ModelError
 from l0tre.findings import Halted
 from l0tre.memory import Batcher
 from l0tre.model.network import exact_float32
+from l0tre.tuning import DEFAULT_TUNING, Tuning
 
 __all__ = ["BoxSearch"]
-
-STEP_SECONDS = 0.5  # of work in one step
-PASS_SECONDS = 10.0  # of work in one first_pass, which gives no result before its end
-FIRST_IMAGES = 4  # looked at first when nothing is known about its time
-TRIED = 2**13  # boxes of a batch whose worst corner is tried as a witness
-MOST_BOXES = {"cpu": 2**11, "cuda": 2**19}  # bounded together
 
 
 class BoxSearch:
     """The search for the images of one instance at one level ``t``, used as ``certify.search.CellSearch`` is."""
 
-    def __init__(self, windowed: Windowed, domain: Domain, batcher: Batcher, t: int) -> None:
-        self.windowed = windowed
+    def __init__(
+        self, bounder: Bounder, domain: Domain, batcher: Batcher, t: int, tuning: Tuning = DEFAULT_TUNING
+    ) -> None:
+        self.bounder = bounder
         self.batcher = batcher
         self.t = t
+        self.tuning = tuning
         self.total = math.comb(domain.groups, t)
         self.widths = torch.nn.functional.pad(
-            (domain.high - domain.low).double().to(windowed.instance.images.device), (0, 1), value=1.0
+            (domain.high - domain.low).double().to(bounder.instance.images.device), (0, 1), value=1.0
         )
         # Many, since those of one arrangement go together: a GPU would wait for the many small steps of a few.
-        per_node = 8 * 8 * windowed.weights.shape[-1] * (1 + t * domain.members.shape[1])
-        most = MOST_BOXES["cuda" if windowed.instance.images.is_cuda else "cpu"]
-        self.batch = max(1, min(most, windowed.budget // per_node))
+        self.batch = min(tuning.boxes.on(bounder.instance.images.device), bounder.fits(t))
         self.fresh: list[int] = []
         self.boxes: list[BoxNodes] = []
 
     @property
     def instance(self) -> Instance:
         """The images."""
-        return self.windowed.instance
+        return self.bounder.instance
 
     def begin(self, image: int) -> None:
         """Start from all sets of an image, a row of the instance."""
@@ -97,11 +90,13 @@ class BoxSearch:
         """
         result = _Tally(self.instance)
         began = time.monotonic()
-        while self.open() and time.monotonic() - began < STEP_SECONDS:
+        while self.open():
             before = [*self.fresh], [*self.boxes]
             try:
                 with exact_float32(self.instance.images.device):
                     self._first_pass(result) if self.fresh else self._bound(result)
+                if time.monotonic() - began >= self.tuning.box_step_seconds:
+                    break
                 continue
             except Halted:
                 self.fresh, self.boxes = before
@@ -112,15 +107,17 @@ class BoxSearch:
                     raise ModelError("the device has too little memory for one box: use `device='cpu'`") from error
             torch.cuda.empty_cache()
             self.batch = max(1, self.batch // 2)
-            self.windowed = replace(self.windowed, budget=max(1, self.windowed.budget // 2))
+            self.bounder = self.bounder.smaller()
         return result.step()
 
     def _first_pass(self, result: "_Tally") -> None:
-        """Survey as many images as seem to take a few seconds: many share the cost of starting small steps of work."""
-        pace, began = self.windowed.local.pace, time.monotonic()
-        most = FIRST_IMAGES if self.t not in pace else max(FIRST_IMAGES, int(PASS_SECONDS / pace[self.t]))
+        """Look at as many images as seem to take a few seconds: many share the cost of starting small steps of work."""
+        pace, began = self.bounder.pace, time.monotonic()
+        most = self.tuning.first_pass_images
+        if self.t in pace:
+            most = max(most, int(self.tuning.first_pass_seconds / pace[self.t]))
         chosen = self.fresh[:most]
-        found = first_pass(self.windowed, torch.tensor(chosen, device=self.instance.images.device), self.t)
+        found = self.bounder.first_pass(torch.tensor(chosen, device=self.instance.images.device), self.t)
         pace[self.t] = max(time.monotonic() - began, 1e-3) / len(chosen)
         self.fresh = self.fresh[most:]
         if len(found.left):
@@ -132,16 +129,16 @@ class BoxSearch:
         last = [self.boxes.pop()]  # boxes of one batch alone: those of one arrangement are bounded together
         nodes = take(last, self.batch)
         self.boxes += last
-        bounds, forms = lower_bounds(self.windowed, nodes)
-        safe = above(self.windowed, nodes.image, bounds, self.t)
+        bounds, coefficients = self.bounder.bound(nodes)
+        safe = is_safe(self.instance, nodes.image, bounds, self.t)
         failed = (~safe).nonzero()[:, 0]
         left = nodes.pick(failed)
         ties: set[int] = set()
         if len(left):
             worst, rows = bounds[failed].nan_to_num(nan=-math.inf).min(1)
-            slopes = forms[failed, rows, 1:].view(len(failed), self.t, -1)
+            slopes = coefficients[failed, rows].view(len(failed), self.t, -1)
             self._try_corners(result, left, slopes, worst)
-            left, ties = self._halve(left, slopes)
+            left, ties = self._halve(left)
         done = nodes.pick(safe)
         counts = nodes.image.bincount(minlength=len(self.instance.images)).tolist()
         proved = shares(self.instance.tree, done) if len(done) else {}
@@ -155,22 +152,21 @@ class BoxSearch:
 
     def _try_corners(self, result: "_Tally", nodes: BoxNodes, slopes: Tensor, worst: Tensor) -> None:
         """Run the worst corners of the worst boxes through the network itself."""
-        chosen = worst.topk(min(TRIED, len(worst)), largest=False).indices
+        chosen = worst.topk(min(self.tuning.tried_boxes, len(worst)), largest=False).indices
         nodes = nodes.pick(chosen)
         corners = torch.where(slopes[chosen] > 0, nodes.low, nodes.high)
         inputs = torch.nn.functional.pad(self.instance.images[nodes.image], (0, 1))
         inputs = inputs.scatter_(1, self._members(nodes).flatten(1), corners.flatten(1))[:, :-1].float()
-        shape = self.windowed.local.plan.graph.input_shape
+        shape = self.instance.plan.graph.input_shape
         scores = self.batcher.run(len(inputs), lambda a, b: inputs[a:b].view(-1, *shape))
         result.offer(nodes.image, self.instance.specification.pick(nodes.image).margins(scores), inputs)
 
-    def _halve(self, nodes: BoxNodes, slopes: Tensor) -> tuple[BoxNodes, set[int]]:
+    def _halve(self, nodes: BoxNodes) -> tuple[BoxNodes, set[int]]:
         """Halve boxes; those that are too narrow hold a tie and are left out, and their images are told."""
         extent = nodes.high - nodes.low
         narrow = (extent / self.widths[self._members(nodes)]).amax((1, 2)) < NARROWEST
-        # Slopes are those over the whole side; a side without a slope can still be the one that bends.
-        weight = slopes.abs() / extent.clamp(min=1e-300)
-        weight = weight + weight.flatten(1).mean(1)[:, None, None]
+        # The longest side: errors come from what bends on it, which its slope does not tell.
+        weight = 1 / self.widths[self._members(nodes)]
         return split_boxes(nodes.pick(~narrow), weight[~narrow]), set(nodes.image[narrow].tolist())
 
     def _members(self, nodes: BoxNodes) -> Tensor:

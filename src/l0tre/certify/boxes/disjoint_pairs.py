@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from l0tre.certify.boxes.box_bounds import box_items, carry_items
-from l0tre.certify.boxes.head import above, form_ranges, interval_margins, margin_bytes
+from l0tre.certify.boxes.head import form_ranges, interval_margins, margin_bytes
+from l0tre.certify.boxes.margin_errors import is_safe
 from l0tre.certify.boxes.range_parts import SAMPLE, Found, children, full_boxes, halved, look, pair_boxes, too_many
 from l0tre.certify.boxes.windowed import Windowed
 from l0tre.certify.regions.nodes import join
@@ -94,7 +95,7 @@ def _search(windowed: Windowed, image: int, cells: Tensor, pairs: Tensor, leaves
 
 def _ranges(windowed: Windowed, images: Sequence[int], cells: Tensor, halvings: int) -> list[Interval]:
     """For each image what each part of each pixel's range can do to the dense layer, ``[parts * pixels, features]``."""
-    nodes = join([halved(full_boxes(windowed, image, cells[:, None]), halvings) for image in images])
+    nodes = join([halved(full_boxes(windowed.instance, image, cells[:, None]), halvings) for image in images])
     low, high = form_ranges(carry_items(windowed, box_items(windowed, nodes)))
     return list(zip(low.chunk(len(images)), high.chunk(len(images)), strict=True))
 
@@ -125,5 +126,5 @@ class _Sums:
             first, second = (part[:, :2] + part[:, 2:] * self.count).T
             sums = (side[first] + side[second] for side in self.table)
             margins = interval_margins(self.windowed, image, (next(sums), next(sums)))
-            result[start : start + most] = above(self.windowed, image, margins, 2)
+            result[start : start + most] = is_safe(self.windowed.instance, image, margins, 2)
         return result

@@ -1,6 +1,6 @@
 """The first look at a level: every set of pixels at once, those that are far apart decided by sums of tables."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from functools import partial
 
@@ -10,12 +10,14 @@ from torch import Tensor
 from l0tre.certify.boxes.affine_forms import least
 from l0tre.certify.boxes.box_bounds import lower_forms
 from l0tre.certify.boxes.disjoint_pairs import coarse_ranges, disjoint_pairs, hulls, table_bytes
+from l0tre.certify.boxes.margin_errors import margin_errors
 from l0tre.certify.boxes.overlapping_pairs import overlapping_pairs
 from l0tre.certify.boxes.range_parts import Found, full_boxes, halved
-from l0tre.certify.boxes.windowed import Windowed, can_interact, errors
+from l0tre.certify.boxes.windowed import Windowed, can_interact
 from l0tre.certify.regions.nodes import join
+from l0tre.certify.relax.interval import Interval
 
-__all__ = ["first_pass"]
+__all__ = ["disjoint_by_ranges", "first_pass", "joined", "split_pairs"]
 
 SINGLE_HALVINGS = 4  # of the range of every value, for the table of single pixels
 PAIR_HALVINGS = 4  # of the boxes of two pixels that are near
@@ -37,29 +39,48 @@ def first_pass(windowed: Windowed, images: Tensor, t: int) -> Found:
     tree = windowed.instance.tree
     cells = (tree.order >= 0).nonzero()[:, 0] + tree.slots
     if t == 1:
-        left = [full_boxes(windowed, image, cells[:, None]) for image in images.tolist()]
+        left = [full_boxes(windowed.instance, image, cells[:, None]) for image in images.tolist()]
         return Found([Fraction(0)] * len(images), join(left), [0] * len(images))
     if t == 3:
         return _triples(windowed, images, cells)
     sets = torch.combinations(torch.arange(len(cells), device=cells.device))
-    close = can_interact(windowed.local, *_pixels(windowed, cells[sets]).T)
+    close, apart = split_pairs(windowed, cells, sets)
     if windowed.local.flat:
-        near = overlapping_pairs(windowed, images, cells, sets[close])
-        far = _added_pairs(windowed, images, cells, sets[~close])
-        return _joined([near, *far], [images, *images[:, None]], images)
+        near = overlapping_pairs(windowed, images, cells, close)
+        far = _added_pairs(windowed, images, cells, apart)
+        return joined([near, *far], [images, *images[:, None]], images)
     found: list[Found] = []
     owners: list[Tensor] = []
-    most = max(1, windowed.budget // (4 * table_bytes(windowed, cells)))
-    for start in range(0, len(images), most):
-        part = images[start : start + most]
-        tables = coarse_ranges(windowed, part, cells)
-        found.append(overlapping_pairs(windowed, part, cells, sets[close], hulls(tables, cells)))
-        found += disjoint_pairs(windowed, part, cells, sets[~close], tables)
+    for part, tables in _coarse_tables(windowed, images, cells):
+        found.append(overlapping_pairs(windowed, part, cells, close, hulls(tables, cells)))
+        found += disjoint_pairs(windowed, part, cells, apart, tables)
         owners += [part, *part[:, None]]
-    return _joined(found, owners, images)
+    return joined(found, owners, images)
 
 
-def _joined(found: Sequence[Found], owners: Sequence[Tensor], images: Tensor) -> Found:
+def split_pairs(windowed: Windowed, cells: Tensor, pairs: Tensor) -> tuple[Tensor, Tensor]:
+    """Pairs int64 ``[pairs, 2]`` of cells that a neuron before the dense layer may see together, and all others."""
+    close = can_interact(windowed.local, *_pixels(windowed, cells[pairs]).T)
+    return pairs[close], pairs[~close]
+
+
+def disjoint_by_ranges(windowed: Windowed, images: Tensor, cells: Tensor, pairs: Tensor) -> list[Found]:
+    """Pairs of pixels that no neuron before the dense layer sees together, if layers follow; a look for each image."""
+    return [
+        found
+        for part, tables in _coarse_tables(windowed, images, cells)
+        for found in disjoint_pairs(windowed, part, cells, pairs, tables)
+    ]
+
+
+def _coarse_tables(windowed: Windowed, images: Tensor, cells: Tensor) -> Iterator[tuple[Tensor, list[Interval]]]:
+    """Some images at a time, and what all their single pixels can do to the dense layer."""
+    most = max(1, windowed.budget // (4 * table_bytes(windowed, cells)))
+    for part in images.split(most):
+        yield part, coarse_ranges(windowed, part, cells)
+
+
+def joined(found: Sequence[Found], owners: Sequence[Tensor], images: Tensor) -> Found:
     """Several looks at different sets as one.
 
     Args:
@@ -82,7 +103,7 @@ def _added_pairs(windowed: Windowed, images: Tensor, cells: Tensor, pairs: Tenso
     for image in images.tolist():
         change = partial(_add_two, _losses(windowed, image, cells[:, None], SINGLE_HALVINGS))
         safe = _sums_prove(windowed, image, pairs, change)
-        left = full_boxes(windowed, image, cells[pairs[~safe]])
+        left = full_boxes(windowed.instance, image, cells[pairs[~safe]])
         found.append(Found([Fraction(int(safe.sum()))], left, [len(cells) * 2**SINGLE_HALVINGS]))
     return found
 
@@ -98,8 +119,8 @@ def _triples(windowed: Windowed, images: Tensor, cells: Tensor) -> Found:
         safe = torch.zeros_like(connected)
         change = partial(_add_three, table, singles)
         safe[~connected] = _sums_prove(windowed, image, sets[~connected], change)
-        apart = full_boxes(windowed, image, cells[sets[~(safe | connected)]])
-        together = halved(full_boxes(windowed, image, cells[sets[connected]]), TRIPLE_HALVINGS)
+        apart = full_boxes(windowed.instance, image, cells[sets[~(safe | connected)]])
+        together = halved(full_boxes(windowed.instance, image, cells[sets[connected]]), TRIPLE_HALVINGS)
         proved.append(Fraction(int(safe.sum())))
         left.append(join([apart, together]))
     bounded = len(cells) * 2**SINGLE_HALVINGS + len(near) * 2**PAIR_HALVINGS
@@ -117,7 +138,7 @@ def _add_three(pairs: Tensor, singles: Tensor, sets: Tensor) -> Tensor:
 def _sums_prove(windowed: Windowed, image: int, sets: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
     """Which sets are proved by the least changes of all margins, bool ``[sets]``."""
     own = torch.tensor([image], device=sets.device)
-    floor = errors(windowed, own, sets.shape[1]) - windowed.instance.margins[own]
+    floor = margin_errors(windowed.instance, own, sets.shape[1]) - windowed.instance.margins[own]
     safe = torch.zeros(len(sets), dtype=torch.bool, device=sets.device)
     most = max(1, ENTRIES // floor.shape[1])
     for start in range(0, len(sets), most):
@@ -149,7 +170,7 @@ def _list_triples(windowed: Windowed, cells: Tensor) -> tuple[Tensor, Tensor, Te
 
 def _losses(windowed: Windowed, image: int, cells: Tensor, halvings: int) -> Tensor:
     """The least that each set of pixels can change each margin of an image, ``[sets, classes - 1]``."""
-    nodes = halved(full_boxes(windowed, image, cells), halvings)
+    nodes = halved(full_boxes(windowed.instance, image, cells), halvings)
     change = least(lower_forms(windowed, nodes)) - windowed.instance.margins[image]
     # What is not a number must not vanish in a minimum: it becomes a change that proves nothing.
     change = torch.where(torch.isfinite(change), change, -torch.inf)

@@ -5,12 +5,13 @@ from torch import Tensor
 
 from l0tre.certify.boxes.affine_forms import AffineForms, bend, least
 from l0tre.certify.boxes.grouped_products import in_groups
-from l0tre.certify.boxes.windowed import Windowed, errors
+from l0tre.certify.boxes.margin_errors import is_safe
+from l0tre.certify.boxes.windowed import Windowed
 from l0tre.certify.relax.interval import Interval, step
 from l0tre.certify.relax.supported import curve_bounds
 from l0tre.model.graph import run_operation
 
-__all__ = ["above", "form_ranges", "interval_margins", "margin_bytes", "margin_forms", "proves"]
+__all__ = ["form_ranges", "interval_margins", "margin_bytes", "margin_forms", "proves"]
 
 
 def margin_bytes(windowed: Windowed, columns: int) -> int:
@@ -134,15 +135,12 @@ def proves(windowed: Windowed, image: Tensor, forms: AffineForms, t: int) -> Ten
         rows = torch.arange(start, min(start + most, len(image)), device=image.device)
         if not windowed.local.flat:
             part = AffineForms(forms.centre[start : start + most], forms.radius[start : start + most])
-            safe = above(windowed, image[rows], interval_margins(windowed, image[rows], form_ranges(part)), t)
+            safe = is_safe(
+                windowed.instance, image[rows], interval_margins(windowed, image[rows], form_ranges(part)), t
+            )
             result[rows] = safe
             rows = rows[~safe]
         if len(rows):
             margins = least(margin_forms(windowed, image[rows], AffineForms(forms.centre[rows], forms.radius[rows])))
-            result[rows] = above(windowed, image[rows], margins, t)
+            result[rows] = is_safe(windowed.instance, image[rows], margins, t)
     return result
-
-
-def above(windowed: Windowed, image: Tensor, margins: Tensor, t: int) -> Tensor:
-    """Whether all margins ``[batch, classes - 1]`` are above zero by more than rounding errors, bool ``[batch]``."""
-    return ((margins > errors(windowed, image, t)) & torch.isfinite(margins)).all(1)

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from l0tre.certify.boxes.box_bounds import box_items
-from l0tre.certify.boxes.head import above, interval_margins, proves
+from l0tre.certify.boxes.head import interval_margins, proves
 from l0tre.certify.boxes.interaction_sizes import interaction_sizes, make_sizes
+from l0tre.certify.boxes.margin_errors import is_safe
 from l0tre.certify.boxes.pair_forms import PixelForms, make_singles, pair_forms, singles_bytes
 from l0tre.certify.boxes.range_parts import SAMPLE, Found, children, full_boxes, halved, look, pair_boxes, too_many
 from l0tre.certify.boxes.windowed import Windowed
@@ -76,7 +77,7 @@ def _tables(windowed: Windowed, images: Tensor, cells: Tensor, level: int) -> It
     most = max(1, windowed.budget // (len(cells) * 2**level * singles_bytes(windowed.local, width)))
     for start in range(0, len(images), most):
         part = images[start : start + most]
-        nodes = join([halved(full_boxes(windowed, image, cells[:, None]), level) for image in part.tolist()])
+        nodes = join([halved(full_boxes(windowed.instance, image, cells[:, None]), level) for image in part.tolist()])
         yield start, make_singles(windowed, part, box_items(windowed, nodes))
 
 
@@ -98,8 +99,8 @@ class _Table:
             place, (first, second) = open_[which, 0], pairs[which].T
             low, high = (side[place, first] + side[place, second] for side in hulls)
             ranges, instance_image = (low - together, high + together), self.singles.images[image[which]]
-            safe[which] = above(
-                self.windowed, instance_image, interval_margins(self.windowed, instance_image, ranges), 2
+            safe[which] = is_safe(
+                self.windowed.instance, instance_image, interval_margins(self.windowed, instance_image, ranges), 2
             )
         return safe
 

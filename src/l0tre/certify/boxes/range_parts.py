@@ -9,6 +9,7 @@ from torch import Tensor
 
 from l0tre.certify.boxes.windowed import Windowed
 from l0tre.certify.regions.nodes import BoxNodes, split_boxes
+from l0tre.certify.relax.instance import Instance
 
 __all__ = ["SAMPLE", "Found", "children", "full_boxes", "halved", "look", "pair_boxes", "too_many"]
 
@@ -32,9 +33,8 @@ class Found:
     bounded: list[int]
 
 
-def full_boxes(windowed: Windowed, image: int, cells: Tensor) -> BoxNodes:
+def full_boxes(instance: Instance, image: int, cells: Tensor) -> BoxNodes:
     """Nodes of single groups ``[nodes, t]`` with the whole range of their values."""
-    instance = windowed.instance
     members = instance.members[cells - instance.tree.slots]
     own = torch.nn.functional.pad(instance.images[image], (0, 1))[members]
     low, high = (own + torch.nn.functional.pad(part[image], (0, 1))[members] for part in (instance.down, instance.up))
@@ -83,7 +83,7 @@ def pair_boxes(windowed: Windowed, image: int, cells: Tensor, open_: Tensor, lev
         open_: int64 ``[pairs, 4]``: two numbers of pixels and a part of the range of each.
         level: How often the ranges are halved.
     """
-    single = halved(full_boxes(windowed, image, cells[:, None]), level)
+    single = halved(full_boxes(windowed.instance, image, cells[:, None]), level)
     rows = open_[:, :2] + open_[:, 2:] * len(cells)
     low, high = (part[rows][:, :, 0] for part in (single.low, single.high))
     images, depth = (torch.full((len(rows),), value, device=cells.device) for value in (image, 2 * level))

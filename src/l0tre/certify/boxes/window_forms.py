@@ -1,12 +1,15 @@
 """AffineForms carried through windows: from a cluster of changed pixels to the first dense layer."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from l0tre.certify.boxes.affine_forms import AffineForms, bend, pool
+from l0tre.certify.boxes.forward_forms import Forms, known, select
+from l0tre.certify.boxes.forward_forms import bend as bend_parallel
 from l0tre.certify.boxes.grouped_products import in_groups
 from l0tre.certify.relax.instance import Instance
 from l0tre.certify.relax.plan import Plan
@@ -25,6 +28,8 @@ __all__ = [
     "gather_dense",
     "item_bytes",
     "make_local",
+    "make_prefix",
+    "spread",
     "stages",
 ]
 
@@ -53,6 +58,12 @@ class LocalNetwork:
     flat: bool
     boxes: dict[tuple[int, int, int, int], tuple[Box, ...]] = field(default_factory=dict, repr=False)
     pace: dict[int, float] = field(default_factory=dict, repr=False)
+
+    @property
+    def meeting(self) -> float:
+        """The share of pairs of pixels that a neuron can see together, at the most."""
+        sizes = zip(self.sight, self.plan.graph.input_shape[1:], strict=True)
+        return math.prod(min(1.0, (2 * sight - 1) / size) for sight, size in sizes)
 
     def windows(self, phase: tuple[int, int], size: tuple[int, int]) -> tuple[Box, ...]:
         """What a box of pixels reaches at every position up to the cut, its first pixel at the phase."""
@@ -94,7 +105,8 @@ def make_local(plan: Plan) -> LocalNetwork | None:
     """The local part of a network, or ``None`` if it has none that a dense layer follows."""
     if len(plan.graph.input_shape) != 3:
         return None
-    local = plan_local(plan.graph)
+    # However much of the last map a pixel reaches: what the dense layer reads still adds up where windows do not meet.
+    local = plan_local(plan.graph, {"linear": 1.0, "mean": 0.0, "map": 0.0})
     if (
         isinstance(local, str)
         or local.head != "linear"
@@ -104,6 +116,20 @@ def make_local(plan: Plan) -> LocalNetwork | None:
         )  # its forms are those of windows
     ):
         return None
+    return _local_network(plan, local)
+
+
+def make_prefix(plan: Plan, most_share: float) -> LocalNetwork | None:
+    """The part of a network where a pixel reaches at most a share of every map, or ``None`` if there is none."""
+    if len(plan.graph.input_shape) != 3:
+        return None
+    local = plan_local(plan.graph, dict.fromkeys(("linear", "mean", "map"), most_share))
+    if isinstance(local, str) or any(place not in plan.receptive_fields for place in range(local.cut + 1)):
+        return None
+    return _local_network(plan, local)
+
+
+def _local_network(plan: Plan, local: LocalPlan) -> LocalNetwork:
     sizes = [plan.receptive_fields[place].size for place in range(local.cut + 1)]
     return LocalNetwork(
         local,
@@ -150,41 +176,57 @@ def carry(local: LocalNetwork, instance: Instance, items: Items, heads: tuple[Te
 
 
 def stages(
-    local: LocalNetwork, instance: Instance, items: Items, *, keep: bool = False
+    local: LocalNetwork,
+    instance: Instance,
+    items: Items,
+    *,
+    keep: bool = False,
+    upto: int | None = None,
+    parallel: bool = False,
+    extent: tuple[int, int] | None = None,
 ) -> tuple["Site", dict[int, AffineForms]]:
-    """Carry clusters to the cut.
+    """Carry clusters to the cut, or to an operation before it.
 
     Args:
         local: The network.
         instance: The images.
         items: See :func:`carry`.
-        keep: Whether to give the forms of all positions, rather than those of the cut alone.
+        keep: Whether to give the forms of all positions, rather than those of the last one alone.
+        upto: The last position; default the cut.
+        extent: Rows and columns of the box around the pixels of each item, if not of the smallest one.
+        parallel: Whether lines below and above are parallel, as in ``forward_forms``: a radius then has one column.
 
     Returns:
         Where the items are, and the forms by position, ``[items, 1 + variables, C, rows, columns]`` in its window.
     """
-    forms, top, left, size = _seed(local, instance, items)
+    forms, top, left, size = _seed(local, instance, items, extent)
+    if parallel:
+        forms = AffineForms(forms.centre, forms.radius[:, :1])
     stride = local.plan.stride
     phase = (int(top[0]) % stride, int(left[0]) % stride)
     windows = local.windows(phase, size)
     last = local.plan.graph.last_use()
-    site = Site(local, instance, items.image, (top // stride, left // stride), windows)
+    site = Site(local, instance, items.image, (top // stride, left // stride), windows, parallel)
     values = {0: forms}
-    for place in range(1, local.plan.cut + 1):
+    for place in range(1, (local.plan.cut if upto is None else upto) + 1):
         operation = local.plan.graph.operations[place]
         if all(span.size for span in windows[place]):
             values[place] = _through(site, place, operation, [values[source] for source in operation.inputs])
         else:  # strides that are longer than kernels step over these pixels
             sizes = (operation.shape[0], *(span.size for span in windows[place]))
-            values[place] = AffineForms(*(forms.centre.new_zeros(*forms.centre.shape[:2], *sizes) for _ in range(2)))
+            values[place] = AffineForms(
+                *(part.new_zeros(*part.shape[:2], *sizes) for part in (forms.centre, forms.radius))
+            )
         for source in set(operation.inputs):
             if last[source] == place and not keep:
                 del values[source]
     return site, values
 
 
-def _seed(local: LocalNetwork, instance: Instance, items: Items) -> tuple[AffineForms, Tensor, Tensor, tuple[int, int]]:
-    """The changes at the input, in the smallest box around the pixels, and where that begins."""
+def _seed(
+    local: LocalNetwork, instance: Instance, items: Items, extent: tuple[int, int] | None
+) -> tuple[AffineForms, Tensor, Tensor, tuple[int, int]]:
+    """The changes at the input, in a box around the pixels, and where that begins."""
     channels, height, width = local.plan.graph.input_shape
     real = items.members < instance.values
     plane = torch.where(real, items.members, 0) % (height * width)
@@ -192,7 +234,7 @@ def _seed(local: LocalNetwork, instance: Instance, items: Items) -> tuple[Affine
     far = height + width
     top, left = (torch.where(real, part, far).flatten(1).amin(1) for part in (y, x))
     bottom, right = (torch.where(real, part, -1).flatten(1).amax(1) for part in (y, x))
-    size = (int(bottom[0] - top[0]) + 1, int(right[0] - left[0]) + 1)
+    size = extent or (int(bottom[0] - top[0]) + 1, int(right[0] - left[0]) + 1)
     own = torch.nn.functional.pad(instance.images, (0, 1))[items.image[:, None, None], items.members]
     middle, half = (items.low + items.high) / 2, (items.high - items.low) / 2
     count, variables = len(items), items.members[0].numel()
@@ -215,6 +257,7 @@ class Site:
     image: Tensor
     steps: tuple[Tensor, Tensor]
     windows: tuple[Box, ...]
+    parallel: bool = False
     known: dict[tuple[int, tuple[int, ...], Box], tuple[Tensor, Tensor, Tensor | None]] = field(default_factory=dict)
 
     def places(self, place: int, box: Box) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -234,12 +277,15 @@ class Site:
 
     def own(self, place: int, box: Box, fill: float = 0.0) -> Tensor:
         """The image's own values in a window, ``[items, C, rows, columns]``."""
+        return self.cut_out(self.instance.base[place], self.image, place, box, fill)
+
+    def cut_out(self, maps: Tensor, which: Tensor, place: int, box: Box, fill: float = 0.0) -> Tensor:
+        """Windows of maps ``[maps, C, H, W]`` of a position, ``[items, C, rows, columns]``, each of its own map."""
         rows, columns, outside = self.places(place, box)
-        maps = self.instance.base[place]
         channels, _, width = maps.shape[1:]
         plane = (rows * width + columns).flatten(1)
         index = plane[:, None] + torch.arange(channels, device=plane.device)[:, None] * maps[0, 0].numel()
-        found = maps.flatten(1).flatten()[index + (self.image * maps[0].numel())[:, None, None]]
+        found = maps.flatten(1).flatten()[index + (which * maps[0].numel())[:, None, None]]
         found = found.view(len(rows), channels, rows.shape[1], columns.shape[2])
         return found if outside is None else found.masked_fill_(outside[:, None], fill)
 
@@ -263,11 +309,17 @@ def _through(site: Site, place: int, operation: Operation, sources: Sequence[Aff
 
     if curve_bounds(operation) is not None:
         before = site.own(source, box)
-        result = bend(operation, moved(0, box), before, run_operation(operation, before), local.slack[source])
-        return site.inside(place, result)
+        after = run_operation(operation, before)
+        if site.parallel:
+            return _enclosed(site, place, operation, bend_parallel, moved(0, box), (before, after))
+        return site.inside(place, bend(operation, moved(0, box), before, after, local.slack[source]))
     wanted = (need(operation, box[0], 0), need(operation, box[1], 1))
     if selects(operation):
         before, after = site.own(source, wanted, float("-inf")), site.own(place, box)
+        if site.parallel:
+            sizes = (before.shape[1], box[0].size, box[1].size)
+            laid = replace(operation, shape=sizes, attributes={**operation.attributes, "padding": (0, 0)})
+            return _enclosed(site, place, laid, select, moved(0, wanted), (before, after))
         result = pool(operation, moved(0, wanted), before, after, local.slack[source], (box[0].size, box[1].size))
         return site.inside(place, result)
     kinds = ((operation, sources[0].centre), (local.positive[place], sources[0].radius))
@@ -280,6 +332,36 @@ def _through(site: Site, place: int, operation: Operation, sources: Sequence[Aff
         parts = [patches(kind, shifted(part, origins[0], wanted)[:, :, None])[:, :, 0] for kind, part in kinds]
     forms = AffineForms(parts[0], parts[1])
     return site.inside(place, forms) if local_place(operation).spills else forms
+
+
+def _enclosed(
+    site: Site,
+    place: int,
+    operation: Operation,
+    enclose: Callable[[Operation, Forms, Tensor, Tensor, float], Forms],
+    forms: AffineForms,
+    own: tuple[Tensor, Tensor],
+) -> AffineForms:
+    """Go through an operation between parallel lines; ``own`` are the image's inputs and outputs."""
+    slack = site.local.slack[operation.inputs[0]]
+    found = enclose(operation, Forms(forms.centre, forms.radius[:, 0]), *own, slack)
+    magnitudes = site.instance.plan.magnitudes[place][None]
+    found = known(found, site.cut_out(magnitudes, torch.zeros_like(site.image), place, site.windows[place]), 1)
+    return site.inside(place, AffineForms(found.linear, found.error[:, None]))
+
+
+def spread(site: Site, place: int, forms: AffineForms) -> AffineForms:
+    """Whole maps ``[items, columns, C, height, width]`` from what is known in windows: elsewhere nothing changes."""
+    rows, columns, _ = site.places(place, site.windows[place])
+    channels, height, width = site.local.plan.graph.operations[place].shape
+    plane = (rows * width + columns).flatten(1)[:, None, None]
+    found = []
+    for part in (forms.centre, forms.radius):
+        whole = part.new_zeros(*part.shape[:2], channels, height * width)
+        # Outside the map there are zeros, which may be added anywhere.
+        whole.scatter_add_(3, plane.expand(-1, part.shape[1], channels, -1), part.flatten(3))
+        found.append(whole.view(*part.shape[:2], channels, height, width))
+    return AffineForms(*found)
 
 
 def dense(site: Site, forms: AffineForms, heads: tuple[Tensor, Tensor]) -> AffineForms:

@@ -8,7 +8,7 @@ from torch import Tensor
 from l0tre.certify.boxes.window_forms import LocalNetwork
 from l0tre.certify.relax.instance import Instance
 
-__all__ = ["Windowed", "can_interact", "errors", "make_windowed"]
+__all__ = ["Windowed", "can_interact", "make_windowed"]
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,3 @@ def can_interact(local: LocalNetwork, first: Tensor, second: Tensor) -> Tensor:
     down = (first // width - second // width).abs()
     right = (first % width - second % width).abs()
     return (down < local.sight[0]) & (right < local.sight[1])
-
-
-def errors(windowed: Windowed, image: Tensor, t: int) -> Tensor:
-    """What bounds of margins must exceed, ``[batch, classes - 1]``: several of them are added up."""
-    return 4 * (t + 1) * windowed.instance.slack[image]

@@ -69,8 +69,6 @@ class CellSearch:
         self.front = Front()
         # By image the bound of all sets at once, the worst of the margins, relative to the image's own margin.
         self.outlook: dict[int, float] = {}
-        # Which kind of lines is better depends on the network: the first batch, all sets at once, tells.
-        self.touching: bool | None = None
 
     def begin(self, image: int) -> None:
         """Start from all sets of an image, a row of the instance."""
@@ -130,7 +128,8 @@ class CellSearch:
         return self._bound_cells(take(self.front.cells, self.batch))
 
     def _bound_cells(self, nodes: CellNodes) -> Step:
-        bounds = self._better(nodes)
+        with exact_float32(self.instance.plan.device):
+            bounds = bound(self.instance, nodes, self.row_bytes)
         least, rows = bounds.margins.min(1)
         proved, certain = [nodes.pick(bounds.proved)], [least[bounds.proved]]
         candidates: dict[int, Tensor] = {}
@@ -144,7 +143,7 @@ class CellSearch:
 
     def _bound_boxes(self, nodes: BoxNodes) -> Step:
         with exact_float32(self.instance.plan.device):
-            bounds = bound(self.instance, nodes, self.row_bytes, touching=self.touching is not False)
+            bounds = bound(self.instance, nodes, self.row_bytes)
         least, rows = bounds.margins.min(1)
         candidates: dict[int, Tensor] = {}
         ties: frozenset[int] = frozenset()
@@ -162,16 +161,6 @@ class CellSearch:
         bounded = {image: count for image, count in enumerate(counts) if count}
         proved = shares(self.instance.tree, done) if len(done) else {}
         return Step(done, certain, bounded, proved, ties, candidates)
-
-    def _better(self, nodes: CellNodes) -> Bounds:
-        """Bound nodes with the kind of lines that gave the larger margins for the first batch, which tries both."""
-        with exact_float32(self.instance.plan.device):
-            if self.touching is not None:
-                return bound(self.instance, nodes, self.row_bytes, touching=self.touching)
-            both = [bound(self.instance, nodes, self.row_bytes, touching=touching) for touching in (True, False)]
-        touching, closer = (b.margins.amin(1).sum().nan_to_num() for b in both)
-        self.touching = bool(touching >= closer)
-        return both[0 if self.touching else 1]
 
     def _descend(self, nodes: CellNodes, bounds: Bounds, proved: list[CellNodes], certain: list[Tensor]) -> None:
         """Split nodes; their linear bounds hold for the halves too, which proves some of them by a look-up."""

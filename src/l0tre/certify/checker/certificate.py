@@ -15,7 +15,6 @@ import hashlib
 import io
 import json
 import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,8 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from l0tre.arrays import open_npz, tidied
 from l0tre.domain import Domain
 from l0tre.errors import CertificateError
+from l0tre.limits import refuse_large
 from l0tre.model.network import Network
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
 VERSION = 1
 DIGEST = 64  # bytes of a SHA-256 in hexadecimal digits
 HEADER = "header.json"
+MOST_HEADER = 2**20  # bytes
 # Bounds lose digits in the file, downwards, so that what is stored is still a lower bound.
 ARRAYS = {"order": "<i4", "cells": "<i4", "box": "<i4", "low": "<f8", "high": "<f8", "bounds": "<f4"}
 TEXTS = ("fingerprint", "image_hash", "domain_hash", "arithmetic")
@@ -237,17 +239,28 @@ def read_certificate(path: str | Path) -> Certificate:
     if hashlib.sha256(body).hexdigest().encode() != digest:
         raise CertificateError(f"{path} is damaged or no certificate: its digest does not fit; make or copy it again")
     try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            header = json.loads(archive.read(HEADER))
-            arrays: dict[str, Any] = {name: _array(archive.read(f"{name}.npy"), name) for name in ARRAYS}
+        header, arrays = _parts(content)
         _check_header(header)
-    except (zipfile.BadZipFile, zlib.error, KeyError, ValueError, TypeError, EOFError, NotImplementedError) as error:
-        raise CertificateError(f"{path} is not a certificate of format {VERSION}: {error}") from error
-    return Certificate(**{key: header[key] for key in (*TEXTS, *NUMBERS, "about")}, **arrays)
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        reason = " ".join(str(error).split())
+        raise CertificateError(f"{path} is not a certificate of format {VERSION}: {reason}") from error
+    fields: dict[str, Any] = {**{key: header[key] for key in (*TEXTS, *NUMBERS, "about")}, **arrays}
+    return Certificate(**fields)
 
 
-def _array(content: bytes, name: str) -> NDArray[Any]:
-    array: NDArray[Any] = np.load(io.BytesIO(content), allow_pickle=False)
+def _parts(content: bytes) -> tuple[Any, dict[str, NDArray[Any]]]:
+    """The header and the arrays of a file; whatever it holds, what is wrong with it is a ``ValueError``."""
+    with tidied(), zipfile.ZipFile(io.BytesIO(content)) as archive:
+        info = archive.getinfo(HEADER)
+        if info.file_size > MOST_HEADER:
+            raise ValueError(f"its header takes {info.file_size:,} bytes")
+        header = json.loads(archive.read(info))
+    arrays = open_npz(io.BytesIO(content))
+    refuse_large(sum(arrays.sizes.get(name, 0) for name in ARRAYS), "its arrays")
+    return header, {name: _checked(arrays.read(name), name) for name in ARRAYS}
+
+
+def _checked(array: NDArray[Any], name: str) -> NDArray[Any]:
     if array.dtype != np.dtype(ARRAYS[name]) or array.ndim != DIMENSIONS[name]:
         raise ValueError(f"{name} has {array.ndim} dimensions of type {array.dtype}")
     if name == "bounds":

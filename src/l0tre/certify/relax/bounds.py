@@ -42,20 +42,18 @@ class Bounds:
         return Bounds(self.margins[rows], form, table, self.proved[rows], self.signs[rows])
 
 
-def bound(instance: Instance, nodes: Nodes, row_bytes: int, *, touching: bool = True) -> Bounds:
+def bound(instance: Instance, nodes: Nodes, row_bytes: int) -> Bounds:
     """Bound the margins of a batch of nodes.
 
     Args:
         instance: Network and images.
         nodes: All of one kind.
         row_bytes: Memory for the rows of a layer that are carried together.
-        touching: Whether lines whose gaps are charged to pixels should touch at the image's own values; else those that
-            are closer over the whole range are taken. Which is better depends on the network.
 
     Returns:
         The bounds.
     """
-    lines, signs = _relaxations(instance, nodes, row_bytes, touching=touching)
+    lines, signs = _relaxations(instance, nodes, row_bytes)
     end = len(instance.plan.graph.operations) - 1
     form = carry(instance.plan, end, instance.rows[nodes.image], lines.__getitem__, chargeable_pixels(instance, nodes))
     table = cell_minima(instance, nodes, form) if isinstance(nodes, CellNodes) else None
@@ -77,7 +75,7 @@ def input_ranges(instance: Instance, nodes: Nodes, row_bytes: int) -> dict[int, 
 
 
 def _relaxations(
-    instance: Instance, nodes: Nodes, row_bytes: int, kept: dict[int, Interval] | None = None, *, touching: bool = True
+    instance: Instance, nodes: Nodes, row_bytes: int, kept: dict[int, Interval] | None = None
 ) -> tuple[dict[int, Relaxation], Tensor]:
     """The lines of every nonlinear operation, each from the ranges of the layers before it, which ``kept`` receives.
 
@@ -98,7 +96,7 @@ def _relaxations(
             if kept is not None:
                 kept[source] = ranges[source]
             before, after = instance.base[source][nodes.image], instance.base[position][nodes.image]
-            charged = touching and bool(chargeable_pixels(instance, nodes)) and position in plan.receptive_fields
+            charged = bool(chargeable_pixels(instance, nodes)) and position in plan.receptive_fields
             lines[position] = relax(operation, *ranges[source], before, after, near=charged)
         exact = position in plan.affine and (boxes or position in instance.tables)
         if not boxes and position in instance.tables:

@@ -45,8 +45,8 @@ class LinearBound:
     size: tuple[int, int] = (0, 0)
 
 
-def carry(plan: Plan, start: int, rows: Tensor, lines: GetLines, changes: int = 0) -> LinearBound:
-    """Carry rows of whole layers to the input.
+def carry(plan: Plan, start: int, rows: Tensor, lines: GetLines, changes: int = 0, *, stop: int = 0) -> LinearBound:
+    """Carry rows of whole layers to the input, or to an operation before which nothing is read from behind it.
 
     Args:
         plan: The network.
@@ -54,14 +54,15 @@ def carry(plan: Plan, start: int, rows: Tensor, lines: GetLines, changes: int = 
         rows: float64 ``[batch, rows, values at start]``.
         lines: Gives the lines of a nonlinear operation, for the same batch.
         changes: If not 0, this many pixels change at the most, and gaps may be charged to them.
+        stop: Where the rows are wanted.
 
     Returns:
-        The form at the input.
+        The form there.
     """
     constant = rows.new_zeros(rows.shape[:2])
     local: Tensor | None = None
     open_ = {start: rows}
-    for position in range(start, 0, -1):
+    for position in range(start, stop, -1):
         if position not in open_:
             continue
         rows = open_.pop(position)
@@ -84,9 +85,9 @@ def carry(plan: Plan, start: int, rows: Tensor, lines: GetLines, changes: int = 
             parts = backward(plan, position, rows)
         for source, part in zip(operation.inputs, parts, strict=True):
             open_[source] = open_[source] + part if source in open_ else part
-    if 0 not in open_:  # the rows do not depend on the input
-        open_[0] = constant.new_zeros(*constant.shape, plan.slack[0].numel())
-    return LinearBound(open_[0], constant, local)
+    if stop not in open_:  # the rows do not depend on it
+        open_[stop] = constant.new_zeros(*constant.shape, plan.slack[stop].numel())
+    return LinearBound(open_[stop], constant, local)
 
 
 def _charge(

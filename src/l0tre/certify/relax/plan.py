@@ -79,7 +79,8 @@ class Plan:
             carried backwards in windows instead of whole maps.
         signed: Positions of neurons that see everything and go into ReLUs, with their places in a common row: the
             signs that a search node knows of them are handed on to its children.
-        slack: For each position float64 ``[*shape]``, the largest error that rounding can cause in a bound of it.
+        magnitudes: For each position float64 ``[*shape]``, the largest absolute values that a sum can pass through.
+        slack: Likewise the largest error that rounding can cause in a bound of it.
         matrices: Convolutions as matrices, by position and window; filled as they are needed.
         jacobians: The linear maps from the input to affine positions, likewise.
     """
@@ -90,6 +91,7 @@ class Plan:
     borders: tuple[int, ...]
     receptive_fields: dict[int, "ReceptiveField"]
     signed: dict[int, slice]
+    magnitudes: tuple[Tensor, ...]
     slack: tuple[Tensor, ...]
     matrices: dict[tuple[int, int, int], Tensor | None] = field(default_factory=dict)
     jacobians: dict[int, Tensor] = field(default_factory=dict)
@@ -136,7 +138,7 @@ def make_plan(graph: Graph, domain: Domain, device: torch.device) -> Plan:
         tuple(sorted(read & affine)),
         reach,
         _signed(operations, readers - affine - set(reach)),
-        _slack(graph, domain, device),
+        *_rounding(graph, domain, device),
     )
 
 
@@ -173,8 +175,8 @@ def _reach(operation: Operation, source: ReceptiveField) -> ReceptiveField:
     return ReceptiveField((step[0], step[1]), (first[0], first[1]), (seen[0], seen[1]))
 
 
-def _slack(graph: Graph, domain: Domain, device: torch.device) -> tuple[Tensor, ...]:
-    """Rounding errors of bounds: a multiple of the largest absolute values that a sum can pass through."""
+def _rounding(graph: Graph, domain: Domain, device: torch.device) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """The largest absolute values that a sum can pass through, and the rounding errors of bounds, multiples of them."""
     largest = torch.maximum(domain.low.abs(), domain.high.abs()).double().to(device).view(1, *domain.shape)
     largest = largest.clamp(min=FLOOR)
     sizes, values, slack = [64.0], [largest], [UNIT * 64 * largest[0]]
@@ -184,7 +186,7 @@ def _slack(graph: Graph, domain: Domain, device: torch.device) -> tuple[Tensor, 
         multiplied = multiplied + values[-1].sum()
         sizes.append(_terms(operation, graph) + max(sizes[source] for source in operation.inputs))
         slack.append(UNIT * sizes[-1] * values[-1][0] + SMALLEST * sizes[-1] * multiplied)
-    return tuple(slack)
+    return tuple(value[0] for value in values), tuple(slack)
 
 
 def _terms(operation: Operation, graph: Graph) -> float:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from l0tre.model.operations.operation import Operation
@@ -27,6 +28,7 @@ __all__ = [
     "Local",
     "OperationKind",
     "Other",
+    "Parallel",
     "Place",
     "Rewritten",
     "Selection",
@@ -37,6 +39,7 @@ __all__ = [
 Shape = tuple[int, ...]
 Interval = tuple[Tensor, Tensor]  # smallest and largest values
 Lines = tuple[Tensor, Tensor, Tensor, Tensor]  # slope below, slope above, intercept below, intercept above
+Parallel = tuple[Tensor, Tensor, Tensor]  # slope of both lines, intercept below, intercept above
 Errors = tuple[Tensor, Tensor, Tensor]  # in float32: magnitudes, worst errors, mean squares of errors
 At = Callable[[Tensor], Tensor]  # values of a map ``[C, H, W]`` at the positions of windows
 
@@ -178,6 +181,7 @@ class CurveBounds:
         magnitude: A bound of the absolute value of the output and of all sums of its lines, from one of the input.
         lines: A line below and a line above on ranges ``low`` to ``high``; with the image's own values, where most
             outputs keep theirs, lines that touch there.
+        parallel: Two lines of one slope on ranges, one below and one above, close together.
         derivative: The smallest and the largest derivative on ranges, rounding included.
         slopes: The smallest and the largest derivative anywhere; the slopes of all lines lie between them too.
         by_sign: Whether it is linear on both sides of zero, so that a range's sign decides its lines.
@@ -187,6 +191,7 @@ class CurveBounds:
     interval: Callable[[Operation, Tensor, Tensor], Interval]
     magnitude: Callable[[Operation, Tensor], Tensor]
     lines: Callable[[Operation, Tensor, Tensor, Tensor | None], Lines]
+    parallel: Callable[[Operation, Tensor, Tensor], Parallel]
     derivative: Callable[[Operation, Tensor, Tensor], Interval]
     slopes: Callable[[Operation], tuple[float, float]]
     by_sign: bool
@@ -216,15 +221,17 @@ class Selection:
     Attributes:
         forward: What it computes; it never falls.
         place: What its outputs see.
+        places: From the operation, height and width of its input, and a device: the input in each place of each window,
+            int64 ``[kernel, outputs]`` of one channel, -1 in the padding.
         lines: From ranges, the image's own inputs and its own outputs: float64 ``[4, batch, outputs]``, slopes below
             and above and gaps below and above, and int64 ``[batch, outputs]``, the input that they belong to.
-        derivative: From ranges ``[batch, C, H, W]``: the input in each place of each window, int64 ``[kernel,
-            outputs]`` of one channel, -1 in the padding, and the smallest and largest derivative by it, each
-            ``[batch, C, kernel, outputs]``.
+        derivative: From ranges ``[batch, C, H, W]``: the input in each place of each window, as from ``places``, and
+            the smallest and largest derivative by it, each ``[batch, C, kernel, outputs]``.
     """
 
     forward: Callable[[Operation, Tensor], Tensor]
     place: Local
+    places: Callable[[Operation, int, int, torch.device], Tensor]
     lines: Callable[[Operation, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
     derivative: Callable[[Operation, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 

@@ -94,6 +94,7 @@ def _largest_other(values: Tensor) -> Tensor:
 MAX_POOL = Selection(
     forward=_forward,
     place=Local(_sees, always, _window, _patches, spills=True),
+    places=_places,
     lines=_lines,
     derivative=_derivative,
 )

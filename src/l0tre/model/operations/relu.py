@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from l0tre.model.operations.float32 import curve_errors
-from l0tre.model.operations.kind import Curve, CurveBounds, Errors, Interval, Lines
+from l0tre.model.operations.kind import Curve, CurveBounds, Errors, Interval, Lines, Parallel
 from l0tre.model.operations.operation import Operation
 
 __all__ = ["LEAKY_RELU", "RELU"]
@@ -45,6 +45,18 @@ def _lines(operation: Operation, low: Tensor, high: Tensor, before: Tensor | Non
     return chord, touching, shift, none
 
 
+def _parallel(operation: Operation, low: Tensor, high: Tensor) -> Parallel:
+    """The chord and its parallel through zero: between them the area is least."""
+    slope = _slope(operation)
+    at_low, at_high = _leaky(operation, low), _leaky(operation, high)
+    still = (low >= 0) | (high <= 0)
+    own = torch.where(low >= 0, torch.ones_like(low), slope)
+    chord = torch.where(still, own, (at_high - at_low) / (high - low))
+    # At the range's ends, and zero at the kink. Without an end there is no chord, and NaN.
+    shift = torch.where(still, torch.zeros_like(low), slope * low - chord * low)
+    return chord, shift.clamp(max=0.0), shift.clamp(min=0.0)
+
+
 def _derivative(operation: Operation, low: Tensor, high: Tensor) -> Interval:
     slope = _slope(operation)
     linear, side = (low >= 0) | (high <= 0), torch.where(low >= 0, torch.ones_like(low), slope)
@@ -72,6 +84,7 @@ _BOUNDS = CurveBounds(
     interval=_interval,
     magnitude=lambda _, size: size.relu(),
     lines=_lines,
+    parallel=_parallel,
     derivative=_derivative,
     slopes=_slopes,
     by_sign=True,

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from l0tre.model.operations.float32 import curve_errors
-from l0tre.model.operations.kind import Curve, CurveBounds, Errors, Interval, Lines
+from l0tre.model.operations.kind import Curve, CurveBounds, Errors, Interval, Lines, Parallel
 from l0tre.model.operations.operation import Operation
 
 __all__ = ["SIGMOID", "TANH"]
@@ -44,6 +44,13 @@ def _lines(operation: Operation, low: Tensor, high: Tensor, _: Tensor | None) ->
     return below, above, start - FUNCTION_ERROR, end + FUNCTION_ERROR
 
 
+def _parallel(operation: Operation, low: Tensor, high: Tensor) -> Parallel:
+    """Both through the ends of the range: what is steeper than a line everywhere only rises above it."""
+    flat = torch.minimum(_steepness(operation, low), _steepness(operation, high)).clamp(min=0.0)
+    start, end = _value(operation, low) - flat * low, _value(operation, high) - flat * high
+    return flat, start - FUNCTION_ERROR, end + FUNCTION_ERROR
+
+
 def _derivative(operation: Operation, low: Tensor, high: Tensor) -> Interval:
     # Steepest at zero, and less so the further away.
     least = torch.minimum(_steepness(operation, low), _steepness(operation, high)) - FUNCTION_ERROR
@@ -64,6 +71,7 @@ SIGMOID = TANH = Curve(
         interval=_interval,
         magnitude=lambda _, size: size + 1,  # the lines, of slope 1 at most, are summed too
         lines=_lines,
+        parallel=_parallel,
         derivative=_derivative,
         slopes=lambda _: (0.0, 1.0),
         by_sign=False,

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from l0tre.model.operations.float32 import EXTRA, UNIT
-from l0tre.model.operations.kind import Curve, CurveBounds, Errors, Interval, Lines
+from l0tre.model.operations.kind import Curve, CurveBounds, Errors, Interval, Lines, Parallel
 from l0tre.model.operations.operation import Operation
 
 __all__ = ["Piece", "Smooth", "smooth_curve"]
@@ -93,6 +93,7 @@ def smooth_curve(shape: Callable[[Operation], Smooth], refuse: Callable[[Operati
             interval=lambda operation, low, high: _interval(shape(operation), low, high),
             magnitude=magnitude,
             lines=lambda operation, low, high, before: _lines(shape(operation), low, high, before),
+            parallel=lambda operation, low, high: _parallel(shape(operation), low, high),
             derivative=lambda operation, low, high: _derivative(shape(operation), low, high),
             slopes=lambda operation: shape(operation).slopes,
             by_sign=False,
@@ -137,12 +138,23 @@ def _interval(curve: Smooth, low: Tensor, high: Tensor) -> Interval:
 def _lines(curve: Smooth, low: Tensor, high: Tensor, before: Tensor | None) -> Lines:
     ranges = _cut(curve, low, high)
     focus = (low + high) / 2 if before is None else torch.maximum(low, torch.minimum(high, before))
-    rise = (curve.value(high) - curve.value(low)) / (high - low)
     tangent = _at(curve, focus)
-    chord = torch.where(high - low > SHORTEST, rise.clamp(*curve.slopes), tangent)
+    chord = _chord(curve, low, high, tangent)
     below, start = _better(ranges, chord, tangent, focus, 1)
     above, end = _better(ranges, chord, tangent, focus, -1)
     return below, above, start, end
+
+
+def _chord(curve: Smooth, low: Tensor, high: Tensor, tangent: Tensor) -> Tensor:
+    """The slope of the chord; of a very short range that of a tangent."""
+    rise = (curve.value(high) - curve.value(low)) / (high - low)
+    return torch.where(high - low > SHORTEST, rise.clamp(*curve.slopes), tangent)
+
+
+def _parallel(curve: Smooth, low: Tensor, high: Tensor) -> Parallel:
+    ranges = _cut(curve, low, high)
+    slope = _chord(curve, low, high, _at(curve, (low + high) / 2))
+    return slope, _extreme(ranges, slope, 1), _extreme(ranges, slope, -1)
 
 
 def _better(ranges: _Ranges, first: Tensor, second: Tensor, focus: Tensor, side: int) -> tuple[Tensor, Tensor]:

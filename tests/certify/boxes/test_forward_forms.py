@@ -1,0 +1,130 @@
+"""Forward forms through single operations and whole networks: they hold at every point, and NaN proves nothing."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from l0tre.certify.boxes.forward_forms import LARGEST, Forms, add, bend, known, ranges, select
+from l0tre.model.graph import Operation, run_operation
+from tests.certify.boxes.cases import directions, values_of
+from tests.certify.boxes.test_affine_forms import BENT, NAMES
+
+POOLS = [
+    {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0), "dilation": (1, 1)},
+    {"kernel": (3, 2), "stride": (1, 2), "padding": (1, 1), "dilation": (1, 1)},
+    {"kernel": (2, 2), "stride": (1, 1), "padding": (0, 1), "dilation": (2, 1)},
+]
+
+
+def random_forms(generator: torch.Generator, batch: int, variables: int, *shape: int) -> tuple[Forms, Tensor]:
+    """Forms of many widths, some without any, and own values near and far from them."""
+    scale = 10.0 ** (torch.rand(batch, *shape, generator=generator, dtype=torch.float64) * 5 - 4)
+    scale = torch.where(torch.rand(scale.shape, generator=generator) < 0.1, 0.0, scale)
+    linear = scale[:, None] * torch.randn(batch, 1 + variables, *shape, generator=generator, dtype=torch.float64)
+    error = 0.3 * scale * torch.rand(scale.shape, generator=generator, dtype=torch.float64)
+    before = torch.randn(batch, *shape, generator=generator, dtype=torch.float64)
+    return Forms(linear, error), torch.where(torch.rand(before.shape, generator=generator) < 0.2, 0.0, before * 3)
+
+
+def samples(forms: Forms, u: Tensor, generator: torch.Generator) -> Tensor:
+    """Differences that forms allow at ``u``: their ends and points between, ``[samples, batch, points, *shape]``."""
+    centre = values_of(forms.linear, u)
+    between = torch.rand(4, *centre.shape, generator=generator, dtype=torch.float64) * 2 - 1
+    return centre + torch.cat([between, between[:2].sign()]) * forms.error[:, None]
+
+
+def check_holds(found: Forms, change: Tensor, u: Tensor) -> None:
+    centre, error = values_of(found.linear, u), found.error[:, None]
+    size = 1e-11 * (1 + centre.abs() + error)
+    assert bool((change >= centre - error - size).all())
+    assert bool((change <= centre + error + size).all())
+
+
+@pytest.mark.parametrize("operation", BENT, ids=NAMES)
+@pytest.mark.parametrize("variables", [1, 3])
+def test_bent_forms_hold_at_every_point(operation: Operation, variables: int) -> None:
+    generator = torch.Generator().manual_seed(variables)
+    forms, before = random_forms(generator, 80, variables, 5)
+    u = directions(variables, generator)
+    after = run_operation(operation, before)
+    values = before[:, None] + samples(forms, u, generator)
+    check_holds(bend(operation, forms, before, after, 0.0), run_operation(operation, values) - after[:, None], u)
+
+
+def test_the_lines_of_a_relu_lie_as_close_as_they_can() -> None:
+    """From -1 to 3 the chord has slope 3/4, and its parallel through zero is 3/4 below: half of it is the error."""
+    forms = Forms(torch.tensor([[[1.0], [2.0]]], dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64))
+    zero = torch.zeros(1, 1, dtype=torch.float64)
+    found = bend(BENT[0], forms, zero, zero, 0.0)
+    assert found.linear[0, :, 0].tolist() == [0.75 + 0.375, 1.5]
+    assert found.error.item() == 0.375
+    wider = bend(BENT[0], forms, zero, zero, 1.0)  # from -2 to 4
+    assert wider.error.item() == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize("operation", BENT, ids=NAMES)
+def test_what_is_no_number_stays_none(operation: Operation) -> None:
+    zero = torch.zeros(4, 1, dtype=torch.float64)
+    linear = torch.ones(4, 2, 1, dtype=torch.float64)
+    error = torch.tensor([[0.0], [math.nan], [math.inf], [0.0]], dtype=torch.float64)
+    linear[3, 1] = math.nan
+    low, high = ranges(bend(operation, Forms(linear, error), zero, run_operation(operation, zero), 0.0), zero, 0.0)
+    assert torch.isfinite(low).flatten().tolist() == [True, False, False, False]
+    assert torch.isfinite(high).flatten().tolist() == [True, False, False, False]
+
+
+@pytest.mark.parametrize("attributes", POOLS)
+def test_pooled_forms_hold_at_every_point(attributes: dict[str, tuple[int, int]]) -> None:
+    generator = torch.Generator().manual_seed(5)
+    forms, before = random_forms(generator, 60, 2, 2, 5, 6)
+    forms = Forms(forms.linear, forms.error * 3)
+    blank = Operation("max_pool", (0,), (), attributes=attributes)
+    after = run_operation(blank, before)
+    operation = replace(blank, shape=tuple(after.shape[1:]))
+    u = directions(2, generator)
+    values = before[:, None] + samples(forms, u, generator)
+    change = run_operation(operation, values.flatten(0, 2)).view(*values.shape[:3], *operation.shape)
+    found = select(operation, forms, before, after, 0.0)
+    check_holds(found, change - after[:, None], u)
+    # Where one input is the largest for certain, it is handed on as it is.
+    apart = Forms(forms.linear * 1e-9, forms.error * 1e-9)
+    assert float(select(operation, apart, before, after, 0.0).error.median()) < 1e-8
+
+
+def test_a_pool_pays_for_rounding() -> None:
+    before = torch.tensor([[[[1.0, 1.0], [1.0, 1.0]]]], dtype=torch.float64)
+    operation = Operation("max_pool", (0,), (1, 1, 1), attributes=POOLS[0])
+    forms = Forms(torch.zeros(1, 2, 1, 2, 2, dtype=torch.float64), torch.zeros(1, 1, 2, 2, dtype=torch.float64))
+    found = select(operation, forms, before, before.amax((2, 3), keepdim=True), 0.25)
+    assert found.error.item() >= 0.25
+
+
+def test_no_number_under_a_pool_is_none_behind_it() -> None:
+    for bad in (math.nan, math.inf):
+        before = torch.tensor([[[[9.0, 1.0], [1.0, 1.0]]]], dtype=torch.float64)
+        operation = Operation("max_pool", (0,), (1, 1, 1), attributes=POOLS[0])
+        for place in range(4):
+            error = torch.zeros(1, 1, 2, 2, dtype=torch.float64)
+            error.view(-1)[place] = bad
+            forms = Forms(torch.zeros(1, 2, 1, 2, 2, dtype=torch.float64), error)
+            assert not bool(torch.isfinite(select(operation, forms, before, before[..., :1, :1], 0.0).error).any())
+
+
+def test_sums_of_forms_keep_variables_apart() -> None:
+    first = Forms(torch.tensor([[1.0, 2.0]]).double(), torch.tensor([0.5]).double())
+    second = Forms(torch.tensor([[10.0, 3.0, 4.0]]).double(), torch.tensor([0.25]).double())
+    both = add([first, second])
+    assert both.linear.tolist() == [[11.0, 2.0, 3.0, 4.0]]
+    assert both.error.tolist() == [0.75]
+
+
+def test_forms_far_larger_than_values_are_not_known() -> None:
+    """What rounding can do is reckoned from the values' sizes."""
+    limit = LARGEST * 2 * 3.0
+    linear = torch.tensor([[limit / 2, limit / 4], [limit / 2, limit], [math.nan, 0.0]], dtype=torch.float64)
+    error = torch.full((3,), limit / 4, dtype=torch.float64)
+    found = known(Forms(linear, error), torch.tensor(3.0, dtype=torch.float64), 1)
+    assert found.error.tolist() == [limit / 4, math.inf, math.inf]
