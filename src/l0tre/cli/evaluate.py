@@ -7,9 +7,8 @@ from typing import Annotated
 import typer
 
 from l0tre.cli import options as opt
-from l0tre.cli.plain import plain
 from l0tre.cli.root import app
-from l0tre.cli.terminal import say, screen
+from l0tre.cli.terminal import literal, say, screen
 from l0tre.defaults import ATTACK_QUERIES
 from l0tre.errors import ConfigError, MissingExtraError
 
@@ -106,7 +105,7 @@ def evaluate(
 
     def tell(text: str) -> None:
         if not output.silent:
-            console.print(plain(text), markup=False, soft_wrap=True)
+            console.print(literal(text), soft_wrap=True)
 
     with stop_on_signal() as stop:
         if resume:
@@ -183,7 +182,8 @@ def _refuse_with_resume(context: typer.Context) -> None:
         names = ", ".join(parameter.opts[0] if parameter.opts[0].startswith("-") else "DATA" for parameter in given)
         raise ConfigError(
             f"{names} cannot be given with --resume, a run goes on as it was set up: give the run folder alone, "
-            "with --model, --trust-run, --max-t, --fail-under, --time-budget, --device, --load-timeout, --quiet or --json"
+            "with --model, --trust-run, --max-t, --fail-under, --time-budget, --device, --load-timeout, --quiet or "
+            "--json"
         )
 
 

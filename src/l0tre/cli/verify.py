@@ -9,9 +9,8 @@ import typer
 from rich.progress import Progress
 
 from l0tre.cli import options as opt
-from l0tre.cli.plain import plain
 from l0tre.cli.root import app
-from l0tre.cli.terminal import say, screen
+from l0tre.cli.terminal import literal, say, screen
 from l0tre.errors import CertificateError, ConfigError
 
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ def verify(
 
     def tell(text: str) -> None:
         if not output.silent:
-            console.print(plain(text), markup=False, soft_wrap=True)
+            console.print(literal(text), soft_wrap=True)
 
     with stop_on_signal() as stop:
         setup = prepare(model, data, choices)
