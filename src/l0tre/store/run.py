@@ -140,7 +140,9 @@ class Run:
         """Store another configuration, for a run that goes further than it began with."""
         with transaction(self.connection, self.path) as writer:
             self._check_owner()
-            writer.set("config", dict(config))
+            check_rows(self.connection, self.path)
+            writer.set_sealed("config", dict(config))
+        self.state = writer.state
 
     def export(self, writes: Writes) -> tuple[Path, ...]:
         """Write files that are made from the state recorded last, unless the run has another owner by now.
