@@ -79,7 +79,7 @@ def test_a_stopped_comparison_goes_on(
         yield lambda: bool(asked) or bool(asked.append(1))  # type: ignore[func-returns-value]
 
     with monkeypatch.context() as patch:
-        patch.setattr("l0tre.cli.live.stop_on_signal", at_once)
+        patch.setattr("l0tre.cli.signals.stop_on_signal", at_once)
         stopped = l0tre(*words)
     assert stopped.code == 130
     assert "not begun: other" in stopped.out

@@ -88,7 +88,7 @@ def test_case_4_answers_and_goes_on_after_ctrl_c(small: Path, tmp_path: Path, mo
         yield lambda: bool(asked) or bool(asked.append(1))  # type: ignore[func-returns-value]
 
     with monkeypatch.context() as patch:
-        patch.setattr("l0tre.cli.live.stop_on_signal", soon)
+        patch.setattr("l0tre.cli.signals.stop_on_signal", soon)
         stopped = l0tre(*line)
     assert stopped.code == 130
     part = json.loads(stopped.out)
