@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import torch
 from torch import nn
 
 import l0tre
+from l0tre.certify.boxes import bounders as bounders_module
 from l0tre.certify.boxes import box_search as boxes_module
 from l0tre.certify.boxes import disjoint_pairs as disjoint_module
 from l0tre.certify.boxes import first_pass as first_pass_module
@@ -101,13 +103,24 @@ def test_cells_are_open_once_whatever_fails(name: str, monkeypatch: pytest.Monke
     assert {NO_MEMORY, Halted} == set(seen)
 
 
-@pytest.mark.parametrize("name", ["first_pass", "lower_bounds", "above", "split_boxes", "shares"])
-def test_boxes_of_clusters_are_open_once_whatever_fails(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+BOX_FAULTS = (
+    (bounders_module, "first_pass"),
+    (bounders_module, "lower_bounds"),
+    (boxes_module, "is_safe"),
+    (boxes_module, "split_boxes"),
+    (boxes_module, "shares"),
+)
+
+
+@pytest.mark.parametrize(("module", "name"), BOX_FAULTS)
+def test_boxes_of_clusters_are_open_once_whatever_fails(
+    module: ModuleType, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     leave_much_open(monkeypatch)
     case = balanced(FLAT, 2, 2, 0.0, by=0.02)
     search = cluster_search(case, 2, tuning=Tuning(box_step_seconds=0.01))
     search.batch = 64
-    seen = fail(monkeypatch, boxes_module, name)
+    seen = fail(monkeypatch, module, name)
     assert check_conserved(search) == search.total
     assert {NO_MEMORY, Halted} == set(seen)
 
@@ -180,10 +193,12 @@ def test_memory_that_does_not_do_and_a_halt_in_one_step_prove_nothing(
 
     with monkeypatch.context() as patch:
         patch.setattr(cells_module, "bound", faulty)
-        l0tre.evaluate(network, image, [0], out=tmp_path / "run", stop=lambda: halted, **OPTIONS)
+        l0tre.evaluate(
+            network, image, [0], out=tmp_path / "run", stop=lambda: halted, tuning=tuning_of("cells"), **OPTIONS
+        )
     assert halted
     assert not read_snapshot(tmp_path / "run").finished
-    result = l0tre.resume(tmp_path / "run", network).images[0]
+    result = l0tre.resume(tmp_path / "run", network, tuning=tuning_of("cells")).images[0]
     assert (result.lower, result.upper) == (0, 1)
 
 
@@ -199,6 +214,12 @@ def twice(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
 
 
 ONE_BATCH = Tuning(box_step_seconds=0.0)  # a step
+NO_BOXES = replace(ONE_BATCH, box_values=0)
+
+
+def tuning_of(kind: str) -> Tuning:
+    """Cells alone, or whatever is usual."""
+    return NO_BOXES if kind == "cells" else Tuning()
 
 
 Question = tuple[l0tre.Network, torch.Tensor, int, l0tre.Domain | None]
@@ -232,7 +253,7 @@ def test_sets_that_are_open_twice_are_an_error(
     network, image, label, domain = firm(kind)
     count = batch if domain is None else batch * domain.groups
     monkeypatch.setattr(cells_module, "batch_sizes", lambda *_: (count, 2**20))
-    tuning = replace(ONE_BATCH, boxes=PerDevice(count, count))
+    tuning = replace(tuning_of(kind), box_step_seconds=0.0, boxes=PerDevice(count, count))
 
     def evaluate(folder: Path) -> l0tre.Snapshot:
         return l0tre.evaluate(network, image[None], [label], domain=domain, out=folder, tuning=tuning, **OPTIONS)
@@ -254,10 +275,11 @@ def test_sets_that_are_lost_are_an_error(kind: str, monkeypatch: pytest.MonkeyPa
         return split_boxes(nodes, weight).pick(slice(0, len(nodes)))
 
     network, image, label, domain = split(kind)
-    assert l0tre.evaluate(network, image[None], [label], domain=domain, **OPTIONS).images[0].lower == 1
+    options: dict[str, Any] = {**OPTIONS, "domain": domain, "tuning": tuning_of(kind)}
+    assert l0tre.evaluate(network, image[None], [label], **options).images[0].lower == 1
     monkeypatch.setattr(MODULES[kind], "split_boxes", lower_halves)
     with pytest.raises(InternalError, match=r"none is open.*please report"):
-        l0tre.evaluate(network, image[None], [label], domain=domain, **OPTIONS)
+        l0tre.evaluate(network, image[None], [label], **options)
 
 
 @pytest.mark.parametrize("kind", SEARCHES)
@@ -271,7 +293,7 @@ def test_a_tie_beside_a_complete_count_is_an_error(kind: str, monkeypatch: pytes
     monkeypatch.setattr(SEARCHES[kind], "step", tied)
     network, image, label, domain = firm(kind)
     with pytest.raises(InternalError, match=r"a tie.*please report"):
-        l0tre.evaluate(network, image[None], [label], domain=domain, **OPTIONS)
+        l0tre.evaluate(network, image[None], [label], domain=domain, tuning=tuning_of(kind), **OPTIONS)
 
 
 @pytest.mark.parametrize("recipe", [FLAT, DEEP])

@@ -4,6 +4,7 @@ import hashlib
 import itertools
 import sqlite3
 import struct
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,9 @@ from tests.store.editing import edit, make_old
 SIZE, PLACE, WIDTH = 8, 0.37, 0.02
 # Every batch is a recorded step, so that a proof of milliseconds can be left in its middle.
 TUNING = Tuning(record_seconds=0.0, box_step_seconds=0.0, boxes=PerDevice(3, 3))
-OPTIONS: dict[str, Any] = {"max_t": 1, "guarantee": "certified", "attack_queries": 0, "tuning": TUNING}
+BY_CELLS = replace(TUNING, box_values=0)
+ASKED: dict[str, Any] = {"max_t": 1, "guarantee": "certified", "attack_queries": 0}
+OPTIONS: dict[str, Any] = {**ASKED, "tuning": TUNING}
 
 
 def spotted(feature: int, *, image: bool = False) -> l0tre.Network:
@@ -55,11 +58,11 @@ def turned(domain: l0tre.Domain, graph: Any = None) -> Tree:
     return Tree(tree.depth, tree.order.roll(tree.slots // 2), tree.sizes, tree.heights)
 
 
-def leave(folder: Path, network: l0tre.Network) -> Proof:
+def leave(folder: Path, network: l0tre.Network, tuning: Tuning = TUNING) -> Proof:
     """A run that stops when something is proved but not all; gives the proof that it leaves."""
-    l0tre.evaluate(network, image_of(network), [0], out=folder, time_budget=0.0, **OPTIONS)
+    l0tre.evaluate(network, image_of(network), [0], out=folder, time_budget=0.0, tuning=tuning, **ASKED)
     while not any(proof.proved for proof in stored(folder).values()):
-        assert not l0tre.resume(folder, network, time_budget=0.0, tuning=TUNING).finished
+        assert not l0tre.resume(folder, network, time_budget=0.0, tuning=tuning).finished
     (proof,) = stored(folder).values()
     return proof
 
@@ -77,19 +80,21 @@ def open_share(proof: Proof, tree: Tree) -> Fraction:
     return sum((shares(tree, part)[0] for part in proof.fronts), Fraction(0))
 
 
-@pytest.mark.parametrize("image", [False, True])
-def test_a_proof_is_gone_on_with_under_its_own_tree(image: bool, tmp_path: Path) -> None:
-    """By cells and by clusters; no node is bounded again."""
+@pytest.mark.parametrize(("image", "tuning"), [(False, BY_CELLS), (False, TUNING), (True, TUNING)])
+def test_a_proof_is_gone_on_with_under_its_own_tree(image: bool, tuning: Tuning, tmp_path: Path) -> None:
+    """By cells and by boxes; no node is bounded again."""
     network = spotted(0, image=image)
     tree = make_tree(make_domain(network.input_shape), network.exact)
-    whole = l0tre.evaluate(network, image_of(network), [0], **OPTIONS).images[0]
-    proof = leave(tmp_path / "run", network)
-    assert proof.boxed == image
+    whole = l0tre.evaluate(network, image_of(network), [0], tuning=tuning, **ASKED).images[0]
+    proof = leave(tmp_path / "run", network, tuning)
+    assert proof.boxed == (tuning is TUNING)
     assert 0 < proof.proved < proof.total == SIZE
     assert proof.proved + open_share(proof, tree) == proof.total
     assert proof.tree == hashlib.sha256(struct.pack(f"<{tree.slots}q", *tree.order.tolist())).hexdigest()
-    resumed = l0tre.resume(tmp_path / "run", network, tuning=TUNING).images[0]
-    assert (resumed.lower, resumed.upper, resumed.queries) == (0, 1, whole.queries)
+    resumed = l0tre.resume(tmp_path / "run", network, tuning=tuning).images[0]
+    assert (resumed.lower, resumed.upper) == (0, 1)
+    # What was open is cut into batches of three anew, so the flip is met a part of a batch sooner or later.
+    assert abs(resumed.queries - whole.queries) < (3 if tuning is TUNING else 1)
     assert (whole.lower, whole.upper) == (0, 1)
 
 
