@@ -3,9 +3,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import l0tre
+from l0tre.errors import ModelError
 from tests.tools import NO_ATTACK
 
 
@@ -41,3 +42,15 @@ def test_functions_and_files_too(tmp_path: Path) -> None:
     expected = (module(nn.Sigmoid(), flat=False)(x)[:, 0] > 0.5).long()
     assert torch.equal(network.scores(x).argmax(1), expected)
     assert network.exact is not None
+
+
+def test_a_network_of_many_scores_never_gives_one_number() -> None:
+    """Neither at points that it is not loaded with: three numbers for three inputs are no row of three scores."""
+
+    def erratic(x: Tensor) -> Tensor:
+        scores = torch.stack([x.sum(1), 1 - x.sum(1), x[:, 0]], 1)
+        return scores[:, 0] if bool((x == 0.125).all()) else scores
+
+    network = l0tre.load(erratic, input_shape=(4,))
+    with pytest.raises(ModelError, match=r"scores of shape \(3,\)"):
+        network.scores(torch.full((3, 4), 0.125))

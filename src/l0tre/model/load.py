@@ -318,16 +318,28 @@ def _read_module(module: nn.Module, shape: tuple[int, ...]) -> _Loaded:
     return _Loaded(guarded(frozen, _name(module)), graph, shape, digest, note, place, double)
 
 
+def _in_rows(source: Callable[[Tensor], Tensor], name: str) -> Callable[[Tensor], Tensor]:
+    """A network of two scores or more, which gives that many for every input and not one number for some."""
+
+    def scores(x: Tensor) -> Tensor:
+        result = source(x)
+        check_shape(result, len(x), name)
+        return result
+
+    return scores
+
+
 def _of_two_classes(loaded: _Loaded, name: str) -> _Loaded:
     """A network that gives one number for two classes as one of two scores; any other one as it is."""
-    try:
+    with user_code(lambda why: f"{name} fails on a batch: {why}"):  # a file can ask torch for anything
         kind = read_single(loaded.source, _unit_points(loaded.input_shape))
-    except L0treError:
-        raise
-    except Exception as error:  # the file can ask torch for anything
-        raise ModelError(f"{name} fails on a batch: {type(error).__name__}: {error}") from error
     if kind is None:
-        return loaded
+        whole = loaded.on_device
+        return replace(
+            loaded,
+            source=_in_rows(loaded.source, name),
+            on_device=None if whole is None else lambda device: _in_rows(whole(device), name),
+        )
     points = _unit_points(loaded.input_shape)
     if loaded.graph is not None and run(loaded.graph, points.double()).shape != (len(points), 1):
         loaded = replace(loaded, graph=None, double=None, note="its only number for each input has no axis of its own")

@@ -319,7 +319,7 @@ def _refuse_unsupported(nodes: Iterable[Any]) -> None:
             operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
             why = reason(node.op_type)
             if why:
-                raise ModelError(f"ONNX operator {operator} (node {_label(node)}) {why}")
+                raise UnsupportedOperationError(f"ONNX operator {operator} (node {_label(node)}) {why}")
             known, constant = ", ".join(sorted(OPERATORS)), ", ".join(sorted(FOLDED - set(OPERATORS)))
             raise UnsupportedOperationError(
                 f"ONNX operator {operator} (node {_label(node)}) is not supported; supported are {known}, and between "

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from l0tre.errors import ModelError
 from l0tre.model.graph import Graph, Operation
 
 __all__ = ["Single", "append_two_classes", "read_single", "two_scores"]
@@ -40,7 +41,12 @@ def two_scores(source: Callable[[Tensor], Tensor], kind: Single) -> Callable[[Te
     """The network with a score for each class; the second wins above a probability of 0.5, a logit of 0."""
 
     def scores(x: Tensor) -> Tensor:
-        single = source(x).reshape(len(x), 1)
+        given = source(x)
+        if given.numel() != len(x):
+            raise ModelError(
+                f"the network gives {tuple(given.shape)} for a batch of {len(x)}: expected one number each"
+            )
+        single = given.reshape(len(x), 1)
         weight, bias = (torch.tensor(part, dtype=single.dtype, device=x.device) for part in (WEIGHT, BIASES[kind]))
         return F.linear(single, weight, bias)
 
