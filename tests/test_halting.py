@@ -2,6 +2,8 @@
 
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -129,3 +131,21 @@ def test_time_that_is_over_before_all_inputs_are_classified() -> None:
         l0tre.evaluate(plain_network(module, shape), images, time_budget=0, tuning=at_once)
     with pytest.raises(KeyboardInterrupt):
         l0tre.evaluate(plain_network(module, shape), images, stop=lambda: True, tuning=at_once)
+
+
+def test_sessions_that_are_halted_in_every_batch_end_with_the_same_books(tmp_path: Path) -> None:
+    """A session makes its first step whole, also one inside a ranking; what was cut off counts once."""
+    module, shape = tiny_module("dense", 3)
+    network, images = plain_network(module, shape, sample_bytes=2**20), torch.rand(3, *shape)
+    options: dict[str, Any] = {"max_t": 1, "guarantee": "grid", "epsilon": 0.5, "attack_queries": 0}
+    options["memory_bytes"] = 2**22
+    whole = l0tre.evaluate(network, images, **options)
+    step = l0tre.evaluate(network, images, time_budget=0, out=tmp_path / "run", **options)
+    assert not step.finished
+    for _ in range(300):
+        step = l0tre.resume(tmp_path / "run", network, time_budget=0, tuning=Tuning(grace_seconds=-1.0))
+        if step.finished:
+            break
+    assert step.finished
+    for cut, image in zip(step, whole, strict=True):
+        assert (cut.lower, cut.upper, cut.queries) == (image.lower, image.upper, image.queries)
