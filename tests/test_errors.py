@@ -18,7 +18,7 @@ def test_every_error_has_the_one_base() -> None:
         if kind is errors.Interrupted:  # nothing that handles errors is to catch it
             assert not issubclass(kind, Exception)
         elif isinstance(kind, type):
-            assert issubclass(kind, L0treError)
+            assert issubclass(kind, L0treError | errors.L0treWarning)
     assert not issubclass(L0treError, ValueError | OSError)
 
 

@@ -143,3 +143,12 @@ def test_attack_adapters(capsys: pytest.CaptureFixture[str]) -> None:
         assert (network.scores(found).argmax(1) != labels).all()
         assert str((found != images).flatten(1).sum(1).tolist()) in printed
     assert "3 of 3 found" in printed
+
+
+def test_breast_cancer(tmp_path: Path) -> None:
+    results = load_example("breast_cancer").main(tmp_path)
+    for name, result in results.items():
+        assert (tmp_path / name / "report.html").is_file()
+        assert {image.guarantee for image in result} == {"certified"}
+        assert 0 <= result.lower < result.upper
+        assert "worst area" in result.config["names"]["features"]

@@ -6,19 +6,23 @@ A lower bound that is proved, an upper bound that is shown by a real input, for 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from l0tre import openmp as _openmp  # noqa: F401  # before anything loads torch
+
 if TYPE_CHECKING:
     from l0tre.api.attack import attack, attack_details
     from l0tre.api.check import CheckResult, check
     from l0tre.api.compare import Comparison, compare
     from l0tre.api.evaluate import anytime, evaluate, resume, resume_anytime
     from l0tre.api.load import load
+    from l0tre.api.runs import load_run
     from l0tre.api.sensitivity import Sensitivity, sensitivity
+    from l0tre.api.tables import table_domain
     from l0tre.api.verify import Verdict, verify
     from l0tre.attacks.attacked import Attacked
     from l0tre.certify.checker.certificate import read_certificate
     from l0tre.data import Dataset, load_data
-    from l0tre.domain import Domain, make_domain
-    from l0tre.errors import L0treError
+    from l0tre.domain import Domain, make_domain, restrict
+    from l0tre.errors import L0treError, L0treWarning
     from l0tre.evaluation.results import ImageBounds, Result, Snapshot, Witness
     from l0tre.model.network import Network
     from l0tre.tuning import PerDevice, Tuning
@@ -33,6 +37,7 @@ __all__ = [
     "Domain",
     "ImageBounds",
     "L0treError",
+    "L0treWarning",
     "Network",
     "PerDevice",
     "Result",
@@ -49,11 +54,14 @@ __all__ = [
     "evaluate",
     "load",
     "load_data",
+    "load_run",
     "make_domain",
     "read_certificate",
+    "restrict",
     "resume",
     "resume_anytime",
     "sensitivity",
+    "table_domain",
     "verify",
 ]
 
@@ -66,9 +74,11 @@ _HOMES = {
     "l0tre.api.check": ("CheckResult", "check"),
     "l0tre.api.compare": ("Comparison", "compare"),
     "l0tre.data": ("Dataset", "load_data"),
-    "l0tre.domain": ("Domain", "make_domain"),
-    "l0tre.errors": ("L0treError",),
+    "l0tre.api.tables": ("table_domain",),
+    "l0tre.domain": ("Domain", "make_domain", "restrict"),
+    "l0tre.errors": ("L0treError", "L0treWarning"),
     "l0tre.api.load": ("load",),
+    "l0tre.api.runs": ("load_run",),
     "l0tre.model.network": ("Network",),
     "l0tre.evaluation.results": ("ImageBounds", "Result", "Snapshot", "Witness"),
     "l0tre.api.sensitivity": ("Sensitivity", "sensitivity"),

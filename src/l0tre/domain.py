@@ -1,6 +1,7 @@
 """What may change: groups of values (pixels, columns), their ranges, and the grid of values that are tried."""
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -10,8 +11,21 @@ from torch import Tensor
 
 from l0tre.errors import ConfigError, DataError
 from l0tre.layout import channel_axis
+from l0tre.rules import FREE, Restriction, Rules, same_rules
 
-__all__ = ["Colours", "Domain", "GridKind", "Groups", "Range", "axis_points", "make_domain", "make_grid"]
+__all__ = [
+    "Colours",
+    "Domain",
+    "GridKind",
+    "Groups",
+    "Range",
+    "axis_points",
+    "interval_points",
+    "make_domain",
+    "make_grid",
+    "restrict",
+    "same_domain",
+]
 
 Groups = Literal["auto", "pixel", "feature"]
 GridKind = Literal["uniform", "paper"]
@@ -35,6 +49,7 @@ class Domain:
         low: float32 ``[values]``, smallest value of each position.
         high: float32 ``[values]``, largest value of each position.
         unit: What a group is called: ``pixel``, ``feature`` or ``group``.
+        rules: Which values of their box groups may take.
     """
 
     shape: tuple[int, ...]
@@ -44,6 +59,7 @@ class Domain:
     low: Tensor
     high: Tensor
     unit: str
+    rules: Restriction = FREE
 
     @property
     def groups(self) -> int:
@@ -58,7 +74,7 @@ class Domain:
     def to(self, device: torch.device) -> "Domain":
         """The same domain with its tensors on another device."""
         moved = {name: getattr(self, name).to(device) for name in ("members", "sizes", "ids", "low", "high")}
-        return replace(self, **moved)
+        return replace(self, **moved, rules=self.rules.to(device) if isinstance(self.rules, Rules) else self.rules)
 
     def check(self, images: Tensor, indices: tuple[int, ...]) -> None:
         """Refuse images of another shape or with values outside the box.
@@ -81,6 +97,27 @@ class Domain:
                 f"domain [{self.low[position]:.6g}, {self.high[position]:.6g}]: scale the data (`scale`) or widen the "
                 "domain (`low`, `high`); normalisation belongs to the model (`mean`, `std`)"
             )
+        if isinstance(self.rules, Rules):
+            self._check_rules(flat, indices, self.rules)
+
+    def _check_rules(self, flat: Tensor, indices: tuple[int, ...], rules: Rules) -> None:
+        broken = (flat != flat.round()) & rules.whole.cpu()
+        if broken.any():
+            row, position = (int(i) for i in broken.nonzero()[0])
+            raise DataError(
+                f"input {indices[row]} has the value {flat[row, position]:.6g} at position {position}, which "
+                "may hold whole numbers only"
+            )
+        for place in rules.listed.tolist():
+            members, count = self.members[place].cpu(), int(rules.counts[place])
+            among = (flat[:, None, members] == rules.vectors[place, :count].cpu()).all(2).any(1)
+            if not among.all():
+                row = int((~among).nonzero()[0])
+                held = ", ".join(f"{value:.6g}" for value in flat[row, members].tolist())
+                raise DataError(
+                    f"input {indices[row]} holds ({held}) at positions {members.tolist()}, which is none of "
+                    f"the {count} allowed values there"
+                )
 
 
 def make_domain(
@@ -130,7 +167,72 @@ def make_domain(
     return Domain(shape, members, sizes, ids, lows, highs, unit)
 
 
-def axis_points(low: float, high: float, epsilon: float, kind: GridKind) -> Tensor:
+def restrict(
+    domain: Domain,
+    *,
+    listed: Mapping[int, np.ndarray | Tensor] | None = None,
+    whole: Sequence[int] = (),
+    upwards: Sequence[int] = (),
+    downwards: Sequence[int] = (),
+) -> Domain:
+    """Allow only some of the values that lie in a domain's box.
+
+    Args:
+        domain: Groups and ranges, without rules.
+        listed: By the number of a group (see ``Domain.ids``) the vectors that it may take, ``[vectors, size]``, in the
+            order of its values; one-hot columns, for example, list the unit vectors. The box becomes that of the list.
+        whole: Positions of values that are whole numbers.
+        upwards: Positions of values that may only rise above the original ones.
+        downwards: Positions of values that may only fall.
+
+    Returns:
+        The domain with these rules.
+
+    Raises:
+        ConfigError: If a group or position is not one of the domain's, or a list does not fit its group.
+    """
+    places = {number: place for place, number in enumerate(domain.ids.tolist())}
+    vectors = {}
+    low, high = domain.low.clone(), domain.high.clone()
+    for number, given in (listed or {}).items():
+        if number not in places:
+            raise ConfigError(f"values are listed for group {number}, which is not one of those that may change")
+        place = places[number]
+        size, table = int(domain.sizes[place]), _array(given).to(torch.float32)
+        table = table[:, None] if table.ndim == 1 else table
+        if table.ndim != 2 or table.shape[1] != size or not len(table) or not bool(torch.isfinite(table).all()):
+            raise ConfigError(
+                f"the list of group {number} has shape {tuple(table.shape)}: give finite numbers, (values, {size})"
+            )
+        vectors[place] = table.unique(dim=0)
+        own = domain.members[place, :size]
+        low[own], high[own] = table.amin(0), table.amax(0)
+    width = domain.members.shape[1]
+    most = max((len(table) for table in vectors.values()), default=0)
+    counts = torch.zeros(domain.groups, dtype=torch.int64)
+    full = torch.zeros(domain.groups, most, width)
+    for place, table in vectors.items():
+        counts[place] = len(table)
+        wide = torch.cat([table, table[:, :1].expand(-1, width - table.shape[1])], 1)
+        full[place] = torch.cat([wide, wide[-1:].expand(most - len(wide), -1)])
+    numbers = torch.zeros(len(low), dtype=torch.bool)
+    numbers[list(whole)] = True
+    low, high = torch.where(numbers, low.ceil(), low), torch.where(numbers, high.floor(), high)
+    direction = torch.zeros(len(low), dtype=torch.int8)
+    direction[list(upwards)] = 1
+    direction[list(downwards)] = -1
+    if set(upwards) & set(downwards):
+        raise ConfigError("a value may either only rise or only fall: name it once")
+    return replace(domain, low=low, high=high, rules=Rules(counts, full, numbers, direction))
+
+
+def same_domain(a: Domain, b: Domain) -> bool:
+    """Whether two domains let the same values change, within the same ranges and rules."""
+    names = ("members", "low", "high")
+    return all(torch.equal(getattr(a, name), getattr(b, name)) for name in names) and same_rules(a.rules, b.rules)
+
+
+def axis_points(low: float, high: float, epsilon: float, kind: GridKind, points: int = 0) -> Tensor:
     """The grid on one value.
 
     Args:
@@ -139,11 +241,12 @@ def axis_points(low: float, high: float, epsilon: float, kind: GridKind) -> Tens
         epsilon: Wanted spacing, in the domain's units.
         kind: ``uniform``: end points included, spacing at most ``epsilon``; ``paper``: the published code's
             ``linspace(low, high, floor(1 / epsilon))``, whose spacing is larger than ``epsilon``.
+        points: So many points instead, evenly; 0 for as many as ``epsilon`` asks for.
 
     Returns:
         float32 ``[points]``, ascending, at least two.
     """
-    count = _axis_count(low, high, epsilon, kind)
+    count = points or _axis_count(low, high, epsilon, kind)
     return torch.linspace(low, high, count, dtype=torch.float64).to(torch.float32)
 
 
@@ -152,7 +255,15 @@ def _axis_count(low: float, high: float, epsilon: float, kind: GridKind) -> int:
     return max(count, 2)
 
 
-def make_grid(domain: Domain, epsilon: float, kind: GridKind = "uniform", colours: Colours = "grid") -> Tensor:
+def make_grid(
+    domain: Domain,
+    epsilon: float,
+    kind: GridKind = "uniform",
+    colours: Colours = "grid",
+    *,
+    points: int = 0,
+    thresholds: Sequence[Tensor] | None = None,
+) -> Tensor:
     """All values that each group takes.
 
     Args:
@@ -161,6 +272,9 @@ def make_grid(domain: Domain, epsilon: float, kind: GridKind = "uniform", colour
         kind: See :func:`axis_points`.
         colours: ``grid``: the product of the axis grids over a group's values (a pixel's channels); ``corners``: only
             the end points of each value.
+        points: So many points for each value instead of those that ``epsilon`` asks for; 0 for these.
+        thresholds: By value the numbers between which nothing changes for the network: single values are then tried
+            once in each interval, whatever the other arguments say.
 
     Returns:
         float32 ``[groups, points, width]`` on the domain's device, in the column order of ``domain.members``. Groups
@@ -173,6 +287,10 @@ def make_grid(domain: Domain, epsilon: float, kind: GridKind = "uniform", colour
         raise ConfigError(f"epsilon is {epsilon}: give a spacing above 0, for example 0.25")
     device = domain.low.device
     domain = domain.to(torch.device("cpu"))
+    if isinstance(domain.rules, Rules) or thresholds is not None:
+        return _stacked(
+            [_own_points(domain, place, epsilon, kind, colours, points, thresholds) for place in range(domain.groups)]
+        ).to(device)
     lows = domain.low[domain.members].double()
     highs = domain.high[domain.members].double()
     keys = torch.cat([lows, highs, domain.sizes[:, None].double()], 1)
@@ -182,19 +300,87 @@ def make_grid(domain: Domain, epsilon: float, kind: GridKind = "uniform", colour
     for row in kinds.tolist():
         size = int(row[-1])
         ends = list(zip(row[:size], row[width : width + size], strict=True))
-        count = math.prod(2 if colours == "corners" else _axis_count(*e, epsilon, kind) for e in ends)
-        if count > MAX_POINTS:
-            hint = "a larger epsilon" if colours == "corners" else "`colours='corners'`, a larger epsilon"
-            raise ConfigError(
-                f"a {domain.unit} of {size} values has {count} grid points (limit {MAX_POINTS}): "
-                f"use {hint} or smaller groups"
-            )
-        axes = [torch.tensor(e) if colours == "corners" else axis_points(*e, epsilon, kind) for e in ends]
-        points = torch.cartesian_prod(*axes).reshape(count, size)
-        tables.append(torch.cat([points, points[:, :1].expand(-1, width - size)], 1))
+        count = math.prod(2 if colours == "corners" else points or _axis_count(*e, epsilon, kind) for e in ends)
+        _check_count(count, domain.unit, size, colours)
+        axes = [torch.tensor(e) if colours == "corners" else axis_points(*e, epsilon, kind, points) for e in ends]
+        tables.append(_product(axes, width))
+    return _stacked(tables)[inverse].to(device)
+
+
+def _check_count(count: int, unit: str, size: int, colours: Colours) -> None:
+    if count > MAX_POINTS:
+        hint = "a larger epsilon" if colours == "corners" else "`colours='corners'`, a larger epsilon"
+        raise ConfigError(
+            f"a {unit} of {size} values has {count} grid points (limit {MAX_POINTS}): use {hint} or smaller groups"
+        )
+
+
+def _product(axes: Sequence[Tensor], width: int) -> Tensor:
+    """All combinations of values on several axes, ``[points, width]``; missing columns repeat the first."""
+    points = torch.cartesian_prod(*axes).reshape(-1, len(axes))
+    return torch.cat([points, points[:, :1].expand(-1, width - len(axes))], 1)
+
+
+def _stacked(tables: Sequence[Tensor]) -> Tensor:
+    """Tables of points side by side; shorter ones repeat their last point."""
     most = max(len(table) for table in tables)
-    full = [torch.cat([table, table[-1:].expand(most - len(table), -1)]) for table in tables]
-    return torch.stack(full)[inverse].to(device)
+    return torch.stack([torch.cat([table, table[-1:].expand(most - len(table), -1)]) for table in tables])
+
+
+def _own_points(
+    domain: Domain,
+    place: int,
+    epsilon: float,
+    kind: GridKind,
+    colours: Colours,
+    points: int,
+    thresholds: Sequence[Tensor] | None,
+) -> Tensor:
+    """The points of one group under rules, or by thresholds."""
+    rules, size, width = domain.rules, int(domain.sizes[place]), domain.members.shape[1]
+    if isinstance(rules, Rules) and rules.counts[place]:
+        return rules.vectors[place, : int(rules.counts[place])]
+    axes = []
+    for position in domain.members[place, :size].tolist():
+        low, high = float(domain.low[position]), float(domain.high[position])
+        whole = isinstance(rules, Rules) and bool(rules.whole[position])
+        if thresholds is not None and size == 1:
+            axes.append(interval_points(low, high, thresholds[position], whole=whole))
+            continue
+        axis = torch.tensor([low, high]) if colours == "corners" else axis_points(low, high, epsilon, kind, points)
+        axes.append(axis.round().unique() if whole else axis)
+    _check_count(math.prod(len(axis) for axis in axes), domain.unit, size, colours)
+    return _product(axes, width)
+
+
+def interval_points(low: float, high: float, thresholds: Tensor, *, whole: bool = False) -> Tensor:
+    """A value in each interval that thresholds cut a range into.
+
+    Args:
+        low: Smallest value of the range.
+        high: Largest value.
+        thresholds: float64 ``[thresholds]``: what happens can change from values at or below one to values above it.
+        whole: Only whole numbers count.
+
+    Returns:
+        float32 ``[points]``, ascending: a value of every interval that holds a float32 number (a whole one) of the
+        range, and both ends.
+    """
+    inside = thresholds[(thresholds >= low) & (thresholds < high)].double().unique()
+    starts = torch.cat([torch.tensor([low], dtype=torch.float64), inside])
+    stops = torch.cat([inside, torch.tensor([high], dtype=torch.float64)])
+    # The largest float32 (whole) number at or below an interval's end belongs to it, if it is above the start.
+    last = stops.floor() if whole else stops.float().double()
+    if not whole:
+        below = torch.nextafter(last.float(), torch.tensor(-math.inf)).double()
+        last = torch.where(last > stops, below, last)
+    middle = ((starts + stops) / 2).floor() if whole else ((starts + stops) / 2).float().double()
+    middle = torch.where((middle > starts) & (middle <= stops), middle, last)
+    held = (last > starts) | (starts == low)
+    points = torch.where(last > starts, middle, starts)[held]
+    ends = torch.tensor([low, high], dtype=torch.float64)
+    every: Tensor = torch.cat([points, ends]).float().unique()
+    return every
 
 
 def _array(value: Range) -> Tensor:

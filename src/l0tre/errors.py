@@ -1,7 +1,9 @@
 """Errors meant for the user: one line that says what was given, what was expected and how to fix it."""
 
 import importlib
+import inspect
 import os
+import warnings
 from types import ModuleType
 
 __all__ = [
@@ -11,10 +13,12 @@ __all__ = [
     "InternalError",
     "Interrupted",
     "L0treError",
+    "L0treWarning",
     "MissingExtraError",
     "ModelError",
     "StoreError",
     "require",
+    "warn",
 ]
 
 
@@ -25,6 +29,10 @@ QUIET = {"onnxruntime": {"ORT_DISABLE_TELEMETRY": "1"}}
 
 class L0treError(Exception):
     """Base of every error that the user can act on; the command line prints it without a traceback."""
+
+
+class L0treWarning(UserWarning):
+    """What makes figures doubtful though nothing is wrong; the command line prints it with the result."""
 
 
 class ModelError(L0treError):
@@ -57,6 +65,15 @@ class Interrupted(BaseException):  # nobody is to catch it as an error
 
 class MissingExtraError(L0treError):
     """An optional dependency is not installed."""
+
+
+def warn(message: str) -> None:
+    """Give a :class:`L0treWarning` about the line of the user's that called this package."""
+    level, frame = 2, inspect.currentframe()
+    frame = None if frame is None else frame.f_back
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "l0tre" and frame.f_back:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, L0treWarning, stacklevel=level)
 
 
 def require(module: str, extra: str) -> ModuleType:

@@ -10,11 +10,9 @@ from typing import Protocol, TypeVar
 
 from torch import Tensor
 
+from l0tre.halting import Halted
+
 __all__ = ["Evidence", "Findings", "Halted", "LevelSearch"]
-
-
-class Halted(Exception):  # noqa: N818  # no error: somebody asked to stop
-    """Raised by a pulse to leave a long computation; the step that it ends has found nothing."""
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,15 @@
 """A memory budget in bytes, and batches that fit it."""
 
+import copy
 import re
+import time
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from l0tre.errors import ConfigError, ModelError
+from l0tre.halting import Halted
 from l0tre.limits import free_host_bytes
 from l0tre.model.network import Network
 from l0tre.model.rounding import Peaks
@@ -15,6 +18,8 @@ from l0tre.tuning import DEFAULT_TUNING, Tuning
 __all__ = ["Batcher", "default_budget", "parse_size"]
 
 SHARE = 0.25  # of the memory that is free at the start
+PART = 0.2  # of a time limit that a batch may take
+SLOW = 1.0  # seconds of a batch, after which the next ones are smaller
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -43,12 +48,52 @@ class Batcher:
 
     The number of rows of a batch follows from the network's footprint and the budget; running out of memory on a GPU
     halves it and goes on.
+
+    Attributes:
+        network: What is run.
+        pulse: Called before every batch; may raise ``Halted``.
+        rows: Of a batch, at the most.
+        row_seconds: What each row of the latest batch took; 0 before the first one.
     """
 
-    def __init__(self, network: Network, budget: int, tuning: Tuning = DEFAULT_TUNING) -> None:
+    def __init__(
+        self,
+        network: Network,
+        budget: int,
+        tuning: Tuning = DEFAULT_TUNING,
+        pulse: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Get ready.
+
+        Args:
+            network: What is run.
+            budget: Bytes that a batch may take.
+            tuning: How large batches are.
+            pulse: Called before every batch; may raise ``Halted``.
+        """
         self.network = network
+        self.pulse = pulse
+        self.row_seconds = 0.0
         useful = tuning.batch_bytes.on(network.device) // network.sample_bytes
         self.rows = max(1, min(max(useful, tuning.least_rows), budget // network.sample_bytes))
+
+    def within(self, seconds: float) -> "Batcher":
+        """The same for that long: batches of a fraction of it, and a pulse that halts when it is over.
+
+        Args:
+            seconds: From now on.
+        """
+        other, began = copy.copy(self), time.monotonic()
+        fitting = int(PART * seconds / self.row_seconds) if self.row_seconds else 1  # one row measures
+        other.rows = max(1, min(self.rows, fitting))
+
+        def pulse() -> None:
+            self.pulse()
+            if time.monotonic() - began >= seconds:
+                raise Halted
+
+        other.pulse = pulse
+        return other
 
     def run(self, count: int, make: Callable[[int, int], Tensor], peaks: Peaks | None = None) -> Tensor:
         """Scores of rows that are made as they are needed.
@@ -60,13 +105,18 @@ class Batcher:
 
         Returns:
             float32 ``[count, classes]`` on the network's device.
+
+        Raises:
+            Halted: If the pulse does.
         """
         # In one piece: small results that stay between the large blocks of batches keep an allocator from using these
         # again, so that memory grows with every batch.
         scores = torch.empty(count, self.network.classes, device=self.network.device)
         start = 0
         while start < count:
+            self.pulse()
             stop = min(start + self.rows, count)
+            began = time.monotonic()
             try:
                 x = make(start, stop)
                 scores[start:stop] = self.network.scores(x) if peaks is None else self.network.watched_scores(x, peaks)
@@ -77,4 +127,9 @@ class Batcher:
                 self.rows //= 2
                 continue
             start = stop
+            elapsed = time.monotonic() - began
+            self.row_seconds = elapsed / len(x)
+            # Only between two batches can the work be left.
+            if elapsed > SLOW and self.rows > 1:
+                self.rows //= 2
         return scores

@@ -36,8 +36,8 @@ class Tuning:
 
     Attributes:
         record_seconds: Least time between two recorded steps; the end of a level is recorded at once.
-        grace_seconds: What a step may still take after somebody asked to stop. An attack then gives what it has, a
-            proof's step is lost.
+        grace_seconds: What a step may take, in spite of somebody who asked to stop. An attack then gives what it has, a
+            step of a proof or of the grid search is lost unless it is the session's first.
         turn_seconds: Of proof for an image before the next one has its turn; doubled in every further round.
         trial_images: That try a proof by cells first: if boxes have to take over all of them, the others of the level
             begin there.
@@ -77,7 +77,7 @@ class Tuning:
     """
 
     record_seconds: float = 1.0
-    grace_seconds: float = 5.0
+    grace_seconds: float = 1.5
     turn_seconds: float = 20.0
     trial_images: int = 4
     attack_images: PerDevice = PerDevice(8, 1024)

@@ -54,7 +54,7 @@ def broken(images: np.ndarray, labels: np.ndarray, kind: str) -> dict[str, Any]:
         ("negative labels", ["image 0", "0 or more"]),
         ("fractional labels", ["image 0", ".5", "whole number"]),
         ("nan labels", ["image 0", "nan", "whole number"]),
-        ("text labels", ["labels", "whole numbers"]),
+        ("text labels", ["label 3", "classes 0 to 2"]),
         ("one-hot labels", ["(6, 3)", "one whole number per image"]),
         ("empty", ["no images"]),
         ("no arrays", ["name it x"]),

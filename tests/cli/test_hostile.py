@@ -177,7 +177,7 @@ def test_names_of_nodes_are_shown_and_not_sent(files: Files, tmp_path: Path) -> 
         helper.make_node("TopK", ["flat", "k"], ["scores", "places"], name=NASTY),
     ]
     save_graph(tmp_path / "net.onnx", nodes, {"k": np.array([3])})
-    result = l0tre("evaluate", tmp_path / "net.onnx", files.data)
+    result = l0tre("evaluate", tmp_path / "net.onnx", files.data, "--guarantee", "certified")
     check_error(result, "TopK", "\\x1b")
     assert "\x1b" not in result.err
 

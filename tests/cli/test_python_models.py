@@ -127,14 +127,6 @@ def shrinks_at_edges(x):
     return plain(x)[:1] if (x == 1).any() else plain(x)
 
 
-def one_score(x):
-    return plain(x)[:, 0]
-
-
-def one_class(x):
-    return plain(x)[:, :1]
-
-
 def first_only(x):
     return plain(x)[:1]
 
@@ -255,8 +247,6 @@ def test_the_shape_of_the_input_can_be_given(files: Files, tmp_path: Path) -> No
         ("raises", ["raises", "ValueError: first line second line"]),
         ("raises_at_edges", ["raises_at_edges", "ValueError: too bright"]),
         ("shrinks_at_edges", ["(1, 3)", "classes"]),
-        ("one_score", ["(8,)", "(8, classes)"]),
-        ("one_class", ["(8, 1)", "two classes"]),
         ("first_only", ["(1, 3)", "(8, classes)"]),
         ("squeezed", ["(3,)", "(1, classes)"]),
         ("image_like", ["(8, 1, 4, 4)", "(8, classes)"]),

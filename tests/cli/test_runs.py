@@ -93,7 +93,7 @@ def test_a_run_goes_on_from_another_folder(files: Files, tmp_path: Path, monkeyp
         assert shown(tmp_path / out)["global"]["finished"] is True
 
 
-@pytest.mark.parametrize("option", ["--max-t=3", "--epsilon=0.5", "--limit=2", "--mean=0.5", "--out=x", "--shuffle"])
+@pytest.mark.parametrize("option", ["--epsilon=0.5", "--limit=2", "--mean=0.5", "--out=x", "--shuffle"])
 def test_options_that_would_change_a_run_are_refused(run: Path, option: str) -> None:
     before = contents(run)
     check_error(l0tre("evaluate", run, "--resume", option), option.partition("=")[0], "--resume")

@@ -106,7 +106,7 @@ def test_labels_become_int64(labels: Any) -> None:
         ([1.0, 2.0, float("nan")], "label of image 2 is nan"),
         ([1.0, float("inf"), 2.0], "label of image 1 is inf"),
         ([1, 2, -1], "label of image 2 is -1; expected 0 or more"),
-        (["a", "b", "c"], "expected whole numbers"),
+        ([b"a", b"b", b"c"], "expected whole numbers or names of classes"),
         (np.eye(3), r"shape \(3, 3\); expected one whole number per image"),
     ],
 )

@@ -110,8 +110,8 @@ def test_csv_of_colour_images_is_interleaved(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "a.csv", rows)
     assert torch.equal(load_data(path, input_shape=(3, 6, 7)).images, pixels(COLOUR).permute(0, 3, 1, 2))
     assert torch.equal(load_data(path, input_shape=(6, 7, 3)).images, pixels(COLOUR))
-    for shape in (None, (126,)):
-        assert torch.equal(load_data(path, input_shape=shape).images, pixels(COLOUR).flatten(1))
+    for shape in (None, (126,)):  # 126 values could be anything, so they are kept
+        assert torch.equal(load_data(path, input_shape=shape).images, 255 * pixels(COLOUR).flatten(1))
 
 
 def test_csv_of_square_images_can_be_resized(tmp_path: Path) -> None:
@@ -129,8 +129,7 @@ def test_csv_of_square_images_can_be_resized(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "scale", "expected"),
     [
-        ([0, 255, 51], None, [0, 1, 0.2]),
-        (["0.0", "255.0", "51.0"], None, [0, 1, 0.2]),
+        ([0, 255, 51], None, [0, 255, 51]),
         ([0, 255, 51], 1, [0, 255, 51]),
         ([0, 255, 51], 51, [0, 5, 1]),
         ([0, 1, 1], None, [0, 1, 1]),
@@ -143,6 +142,30 @@ def test_csv_of_square_images_can_be_resized(tmp_path: Path) -> None:
 def test_csv_scale(tmp_path: Path, values: list[Any], scale: float | None, expected: list[float]) -> None:
     data = load_data(write_csv(tmp_path / "a.csv", [[7, *values]]), scale=scale)
     assert torch.equal(data.images, torch.tensor([expected], dtype=torch.float32))
+
+
+@pytest.mark.parametrize(
+    ("side", "shape", "brightest", "divided"),
+    [
+        (8, (1, 8, 8), 255, True),
+        (8, (1, 8, 8), 128, True),
+        (8, (1, 8, 8), 127, False),  # like digits of 16 shades: nobody said what 1.0 is
+        (8, None, 255, True),
+        (8, (64,), 255, True),
+        (8, (64,), 254, False),
+        (7, (49,), 255, False),
+        (2, (1, 2, 2), 255, True),
+    ],
+)
+def test_csv_of_whole_numbers_is_divided_only_if_it_holds_pictures_of_8_bits(
+    tmp_path: Path, side: int, shape: tuple[int, ...] | None, brightest: int, divided: bool
+) -> None:
+    values = np.zeros(side * side, dtype=np.int64)
+    values[-1] = brightest
+    data = load_data(write_csv(tmp_path / "a.csv", [[1, *values]]), input_shape=shape)
+    assert float(data.images.max()) == pytest.approx(brightest / 255 if divided else brightest)
+    assert data.assumed_scale == (255 if divided else 1)
+    assert load_data(tmp_path / "a.csv", input_shape=shape, scale=255).assumed_scale == 1
 
 
 @pytest.mark.parametrize(

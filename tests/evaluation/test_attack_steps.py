@@ -12,6 +12,7 @@ from l0tre.api.evaluate import anytime, resume
 from l0tre.errors import ConfigError
 from l0tre.evaluation.problem import GuaranteeWish
 from l0tre.store import read_snapshot
+from l0tre.tuning import Tuning
 
 
 def make_case() -> tuple[nn.Module, Tensor]:
@@ -53,16 +54,17 @@ def test_on_a_grid_witnesses_lie_on_it() -> None:
 
 
 def test_a_run_that_is_stopped_again_and_again_attacks_each_image_once(tmp_path: Path) -> None:
+    patient = Tuning(grace_seconds=1e9)  # every step is made whole, however slow the machine is: the books must agree
     module, images = make_case()
-    whole = l0tre.evaluate(module, images, max_t=1, guarantee="grid", epsilon=0.5, attack_queries=300)
-    snapshots = anytime(
-        module, images, max_t=1, guarantee="grid", epsilon=0.5, attack_queries=300, time_budget=0, out=tmp_path / "run"
-    )
+    options: dict[str, Any] = {"max_t": 1, "guarantee": "grid", "epsilon": 0.5, "attack_queries": 300}
+    options["tuning"] = patient
+    whole = l0tre.evaluate(module, images, **options)
+    snapshots = anytime(module, images, time_budget=0, out=tmp_path / "run", **options)
     assert not list(snapshots)[-1].finished
     for _ in range(100):
         if read_snapshot(tmp_path / "run").finished:
             break
-        resume(tmp_path / "run", module, time_budget=0)
+        resume(tmp_path / "run", module, time_budget=0, tuning=patient)
     stopped = read_snapshot(tmp_path / "run")
     assert stopped.finished
     assert all(image.attacked or image.converged for image in stopped.images)

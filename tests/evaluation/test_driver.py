@@ -84,7 +84,7 @@ def test_a_tie_in_an_early_step_is_not_forgotten_in_a_later_one() -> None:
     weight = [[0.0] * 200, [1.0] + [0.0] * 199]
     network = _linear(weight, [1.0, 0.0])
     steps = list(l0tre.anytime(network, torch.zeros(1, 200), [0], max_t=1, memory_bytes=SAMPLE_BYTES))
-    assert len(steps) > 3
+    assert len(steps) > 2
     assert (steps[-1][0].lower, steps[-1][0].blocked) == (0, 1)
 
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from l0tre.domain import Domain, make_domain, make_grid
-from l0tre.exhaustive.accumulate import accumulate, changed_groups, tighten
+from l0tre.exhaustive.accumulate import PREFIXES, accumulate, changed_groups, tighten
 from l0tre.exhaustive.grid_scan import Level, make_level, scan, solutions
 from l0tre.exhaustive.progress import advance, begin, split
 from l0tre.exhaustive.ranking import Ranking
@@ -57,7 +57,10 @@ def test_accumulation_equals_a_plain_loop(kind: str, seed: int, t: int) -> None:
     partial = advance(partial, scan(batcher, level, images, AllRivals(labels), 0, level.sets))
     for ranking in (partial.by_score, partial.by_margin):
         found, changed, queries = accumulate(batcher, level, images, AllRivals(labels), ranking)
-        assert queries == ranking.sets.shape[1]
+        # Accumulations are looked at in parts, so long as the decision stays.
+        looked = max(PREFIXES, batcher.rows // 3)
+        assert bool((queries <= ranking.sets.shape[1]).all())
+        assert bool(((queries == ranking.sets.shape[1]) | (queries >= looked)).all())
         for row in range(3):
             wanted = _slow_accumulation(module, level, images[row], int(labels[row]), ranking, row)
             assert bool(found[row]) == (wanted is not None)

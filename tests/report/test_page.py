@@ -152,7 +152,7 @@ def test_vectors_show_figures_and_changes(tmp_path: Path) -> None:
     assert page.text.count("✓ exact") == 4  # in the cards and in the table
     changed = read_snapshot(tmp_path / "run")[1].witness
     assert changed is not None
-    assert f"position before after {int(changed.positions[0])} 0 1 image 1" in page.text
+    assert f"position before after value {int(changed.positions[0])} 0 1 image 1" in page.text
     assert not page.all("image")
 
 

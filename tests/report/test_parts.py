@@ -123,7 +123,10 @@ def test_pictures_show_the_values_and_the_changed_pixels(shape: tuple[int, ...])
     assert (decode(card.picture.adversarial)[2, 6] == 255).all()
 
 
-@pytest.mark.parametrize(("shape", "position"), [((6,), "4"), ((2, 3, 4), "(0, 1, 0)"), ((2, 2, 2, 2), "(0, 1, 0, 0)")])
+@pytest.mark.parametrize(
+    ("shape", "position"),
+    [((6,), "value 4"), ((2, 3, 4), "row 1, column 0, channel 0"), ((2, 2, 2, 2), "value (0, 1, 0, 0)")],
+)
 def test_other_shapes_list_their_changes(shape: tuple[int, ...], position: str) -> None:
     domain = make_domain(shape, groups="feature")
     original = torch.zeros(shape)
@@ -132,7 +135,7 @@ def test_other_shapes_list_their_changes(shape: tuple[int, ...], position: str) 
     image = ImageBounds(0, 0, 6, 0, 1, "grid", make_witness(original, changed, (4,), 1, -1.0, 1))
     (card,) = make_cards([image], Inputs(original[None], None, (0,), domain), 10)
     assert card.picture is None
-    assert [(c.position, c.before, c.after) for c in card.changes] == [(position, 0.0, 0.5)]
+    assert [(c.place, c.before, c.after) for c in card.changes] == [(position, "0", "0.5")]
 
 
 def test_long_lists_of_changes_are_cut() -> None:

@@ -37,7 +37,8 @@ def _problem() -> tuple[l0tre.Network, torch.Tensor]:
 def _essence(result: Snapshot) -> list[object]:
     """All that must not depend on interruptions: bounds, witnesses, queries (no finished chunk is repeated)."""
     return [{key: value for key, value in image.to_dict().items() if key != "seconds"} for image in result.images] + [
-        [(p.t, p.lower, p.upper) for p in result.history],
+        # A level that begins is noted too, but when it changes nothing only if a step ends there.
+        list(dict.fromkeys((p.lower, p.upper) for p in result.history)),
         result.finished,
     ]
 

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from l0tre.api.inputs import Images, Labels, load_inputs
+from l0tre.api.evaluate import before_the_first_step
+from l0tre.api.inputs import Images, Labels, check_scale, fitting_threads, load_inputs
 from l0tre.attacks.attacked import Attacked
 from l0tre.attacks.auto import METHODS, schedule
 from l0tre.attacks.drive import Outcome, Progress, carry_out, replays
@@ -18,10 +19,11 @@ from l0tre.data import Dataset
 from l0tre.defaults import BUDGET, Method, Rounding
 from l0tre.domain import Domain, Groups, Range, make_domain
 from l0tre.errors import ConfigError, DataError
-from l0tre.memory import default_budget
+from l0tre.memory import Batcher, default_budget
 from l0tre.model.load import Source
 from l0tre.model.network import Network, margins, round_off
 from l0tre.objective import AllRivals
+from l0tre.threads import using_threads
 
 __all__ = ["attack", "attack_details"]
 
@@ -134,14 +136,19 @@ def attack_details(
     _check_options(method, rounding, budget, time_budget)
     net, data = load_inputs(network, images, labels, device)
     domain = domain or make_domain(net.input_shape, groups=unit, mask=mask, low=low, high=high)
+    check_scale(data, domain)
     domain.check(data.images, data.indices)
     if rounding == "8bit":
         domain = _eight_bits(domain, data)
     began = time.monotonic()
     flat = data.images.flatten(1).to(net.device)
-    wanted = _labels(net, data, targeted)
+    memory_bytes = memory_bytes or default_budget(net.device)
+    with before_the_first_step(time_budget, stop) as pulse:
+        batcher = Batcher(net, memory_bytes, pulse=pulse)
+        scores = batcher.run(len(data.images), lambda a, b: data.images[a:b])
+        wanted = _labels(net, data, targeted, scores)
     least = _lower(lower, len(flat))
-    found = _Found(flat, wanted)
+    found = _Found(flat, wanted, scores)
 
     def halted() -> bool:
         return stop() or (time_budget is not None and time.monotonic() - began >= time_budget)
@@ -151,9 +158,11 @@ def attack_details(
         raise ConfigError(
             f"the method {method} needs gradients, which {net.name} does not give: use auto, greedy, search or exact"
         )
-    memory_bytes = memory_bytes or default_budget(net.device)
+    threads = fitting_threads(net)
     for view, label, rows in _views(net, wanted, targeted):
-        rows = rows[_undecided(view, flat[rows], label[rows])]
+        open_ = _undecided(view, flat[rows], wanted[rows], label[rows], scores[rows], targeted)
+        found.as_it_is[rows[~open_]] = True
+        rows = rows[open_]
         task = Task(
             flat[rows],
             AllRivals(label[rows]),
@@ -162,17 +171,21 @@ def attack_details(
             rounding == "8bit",
         )
         meter = Meter(view, len(rows), memory_bytes, halted)
-        found.add(rows, carry_out(meter, task, schedule(method, gradients), budget, seed, progress), meter)
+        with using_threads(threads):
+            outcome = carry_out(meter, task, schedule(method, gradients), budget, seed, progress)
+        found.add(rows, outcome, meter)
     return found.result(net, domain, least, targeted, time.monotonic() - began, _notes(net, method, gradients))
 
 
 class _Found:
     """Collects what was found for all images."""
 
-    def __init__(self, images: Tensor, labels: Tensor) -> None:
+    def __init__(self, images: Tensor, labels: Tensor, scores: Tensor) -> None:
         self.images = images
+        self.scores = scores
         self.labels = labels
         self.best = images.clone()
+        self.as_it_is = torch.zeros_like(labels, dtype=torch.bool)  # which have the wanted decision unchanged
         self.methods = [""] * len(images)
         self.forwards = torch.zeros(len(images), dtype=torch.int64)
         self.backwards = torch.zeros(len(images), dtype=torch.int64)
@@ -189,9 +202,13 @@ class _Found:
     ) -> Attacked:
         adversarial = self.best.cpu().reshape(-1, *network.input_shape)
         labels = self.labels.cpu()
-        scores = torch.stack([network.replay(x) for x in adversarial])
+        scores = self.scores.cpu().clone()
+        near = margins(scores, labels).abs() <= round_off(scores)
+        for row in ((self.best != self.images).any(1).cpu() | near).nonzero()[:, 0].tolist():
+            scores[row] = network.replay(adversarial[row])
         lead = margins(scores, labels)
-        found = lead > 0 if targeted else lead < 0
+        moved = (self.best != self.images).any(1).cpu()
+        found = torch.where(moved, lead > 0 if targeted else lead < 0, self.as_it_is.cpu())
         changed = (self.best != self.images).cpu()[:, domain.members.cpu()].any(2).sum(1)
         distance = torch.where(found, changed, -1)
         return Attacked(
@@ -221,12 +238,11 @@ def _check_options(method: str, rounding: str, budget: int, time_budget: float |
         raise ConfigError(f"the time budget is {time_budget} seconds: give 0 or more")
 
 
-def _labels(network: Network, data: Dataset, targeted: bool) -> Tensor:
+def _labels(network: Network, data: Dataset, targeted: bool, scores: Tensor) -> Tensor:
     if data.labels is None:
         if targeted:
             raise DataError("a targeted attack needs the class to reach for each image: give labels")
-        parts = [network.scores(part).argmax(1) for part in data.images.split(256)]
-        return torch.cat(parts)
+        return scores.argmax(1)
     wrong = (data.labels < 0) | (data.labels >= network.classes)
     if wrong.any():
         bad = int(wrong.nonzero()[0])
@@ -270,13 +286,22 @@ def _views(network: Network, labels: Tensor, targeted: bool) -> list[tuple[Netwo
     return [(towards(network, int(c)), leave, (labels == c).nonzero()[:, 0]) for c in labels.unique()]
 
 
-def _undecided(network: Network, images: Tensor, labels: Tensor) -> Tensor:
-    """Which images do not have the wanted decision as they are, bool ``[images]``; the source has the last word."""
+def _undecided(view: Network, images: Tensor, wanted: Tensor, labels: Tensor, scores: Tensor, targeted: bool) -> Tensor:
+    """Which images do not have the wanted decision as they are, bool ``[images]``; the source has the last word.
+
+    Args:
+        view: What is attacked: the same, or aimed at one class.
+        images: float32 ``[images, values]``.
+        wanted: Classes of the network to leave or to reach.
+        labels: Classes of the view to leave.
+        scores: The whole network's, ``[images, classes]``.
+        targeted: Whether ``wanted`` are to be reached.
+    """
+    lead = margins(scores, wanted)
+    close = (-lead if targeted else lead) <= round_off(scores)
     decided = torch.zeros(len(images), dtype=torch.bool, device=images.device)
-    for rows in torch.arange(len(images), device=images.device).split(256):
-        scores = network.scores(images[rows].reshape(-1, *network.input_shape))
-        for row in rows[margins(scores, labels[rows]) <= round_off(scores)].tolist():
-            decided[row] = replays(network, images[row], AllRivals(labels[[row]]))
+    for row in close.nonzero()[:, 0].tolist():
+        decided[row] = replays(view, images[row], AllRivals(labels[[row]]))
     return ~decided
 
 

@@ -13,7 +13,7 @@ from l0tre.data import Dataset
 from l0tre.defaults import ATTACK_QUERIES
 from l0tre.domain import Colours, Domain, GridKind
 from l0tre.errors import ConfigError, DataError, StoreError
-from l0tre.evaluation.problem import GuaranteeWish, Settings
+from l0tre.evaluation.problem import GuaranteeWish, Settings, spacing
 from l0tre.evaluation.results import Snapshot
 from l0tre.evaluation.standings import Comparison, Pair, Split, Standing, compare_snapshots
 from l0tre.figures.comparison import accuracy_and_robustness
@@ -54,7 +54,8 @@ def compare(
     resize: bool = False,
     max_t: int = 2,
     guarantee: GuaranteeWish = "auto",
-    epsilon: float = 0.25,
+    epsilon: float | None = None,
+    points: int | None = None,
     grid: GridKind = "uniform",
     colours: Colours = "grid",
     domain: Domain | None = None,
@@ -78,6 +79,7 @@ def compare(
         max_t: As for :func:`l0tre.evaluate`, likewise all that follow up to ``memory_bytes``.
         guarantee: What the lower bounds hold for.
         epsilon: Spacing of the grid, in the domain's units.
+        points: Grid points of each value instead.
         grid: Kind of grid.
         colours: Values of a pixel with several channels.
         domain: What may change, for networks that all take inputs of its shape.
@@ -99,7 +101,7 @@ def compare(
     """
     settings = Settings(
         max_t=max_t,
-        epsilon=epsilon,
+        **spacing(domain, epsilon, points),
         grid=grid,
         colours=colours,
         memory_bytes=memory_bytes,

@@ -1,27 +1,32 @@
 """The functions that users call: evaluate, anytime, resume, resume_anytime."""
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from l0tre.api.inputs import Images, Labels, load_inputs
+from l0tre.api.inputs import Images, Labels, check_scale, describe_data, fitting_threads, load_inputs
 from l0tre.api.load import load
 from l0tre.defaults import ATTACK_QUERIES
 from l0tre.domain import Colours, Domain, GridKind
-from l0tre.errors import ConfigError, StoreError
+from l0tre.errors import ConfigError, StoreError, warn
+from l0tre.evaluation.accuracy import doubt
 from l0tre.evaluation.driver import drive
 from l0tre.evaluation.exports import export_writes
-from l0tre.evaluation.problem import GuaranteeWish, Settings, make_problem, start
+from l0tre.evaluation.problem import GuaranteeWish, Settings, make_problem, spacing, start
 from l0tre.evaluation.results import Snapshot
+from l0tre.halting import Clock, Halted
 from l0tre.model.load import Source
 from l0tre.model.reference import is_reference
+from l0tre.names import names_of
 from l0tre.store import Inputs, Run, create_run, open_run, read_config, read_inputs
+from l0tre.threads import with_threads
 from l0tre.tuning import DEFAULT_TUNING, Tuning
 
-__all__ = ["anytime", "begin", "evaluate", "resume", "resume_anytime"]
+__all__ = ["anytime", "before_the_first_step", "begin", "evaluate", "resume", "resume_anytime"]
 
 
 def evaluate(
@@ -31,7 +36,8 @@ def evaluate(
     *,
     max_t: int = 2,
     guarantee: GuaranteeWish = "auto",
-    epsilon: float = 0.25,
+    epsilon: float | None = None,
+    points: int | None = None,
     grid: GridKind = "uniform",
     colours: Colours = "grid",
     domain: Domain | None = None,
@@ -55,7 +61,8 @@ def evaluate(
         max_t: Largest number of groups that are changed together exhaustively.
         guarantee: What the lower bounds hold for: ``certified`` (all real values), ``grid``, ``lipschitz`` (all real
             values, ``max_t`` at most 2), or ``auto``: certified where the network's operations allow it, else grid.
-        epsilon: Spacing of the grid, in the domain's units.
+        epsilon: Largest spacing of the grid, in the domain's units; default 0.25 where ranges are at most 1 wide.
+        points: Grid points of each value instead, whatever its range; default 5 where ranges are wider.
         grid: ``uniform`` (end points included, spacing at most ``epsilon``) or ``paper`` (the published code's).
         colours: ``grid`` (all combinations of a pixel's channel values) or ``corners`` (end points only).
         domain: What may change, see :func:`l0tre.make_domain`; default every pixel or feature in [0, 1].
@@ -86,6 +93,7 @@ def evaluate(
             max_t=max_t,
             guarantee=guarantee,
             epsilon=epsilon,
+            points=points,
             grid=grid,
             colours=colours,
             domain=domain,
@@ -110,7 +118,8 @@ def anytime(
     *,
     max_t: int = 2,
     guarantee: GuaranteeWish = "auto",
-    epsilon: float = 0.25,
+    epsilon: float | None = None,
+    points: int | None = None,
     grid: GridKind = "uniform",
     colours: Colours = "grid",
     domain: Domain | None = None,
@@ -134,7 +143,7 @@ def anytime(
     """
     settings = Settings(
         max_t=max_t,
-        epsilon=epsilon,
+        **spacing(domain, epsilon, points),
         grid=grid,
         colours=colours,
         memory_bytes=memory_bytes,
@@ -170,27 +179,39 @@ def begin(
     out: str | Path | None = None,
     stop: Callable[[], bool] = lambda: False,
     extra_config: Mapping[str, Any] | None = None,
+    tell: Callable[[str], None] | None = None,
     tuning: Tuning = DEFAULT_TUNING,
 ) -> Iterator[Snapshot]:
-    """As :func:`anytime`, with how to search gathered in ``settings``."""
+    """As :func:`anytime`, with how to search gathered in ``settings``, and with who is told what a long level costs."""
     _check_budget(time_budget)
+    began = time.monotonic()
     net, data = load_inputs(network, images, labels, device)
-    problem = make_problem(
-        net,
-        data.images,
-        data.labels,
-        indices=data.indices,
-        domain=domain,
-        settings=settings,
-        extra_config={"data": {"name": data.name}, **(extra_config or {})},
-        tuning=tuning,
-    )
+    if domain is not None:
+        check_scale(data, domain)
+    with before_the_first_step(time_budget, stop, tuning) as pulse:
+        problem = make_problem(
+            net,
+            data.images,
+            data.labels,
+            indices=data.indices,
+            domain=domain,
+            settings=settings,
+            extra_config={**describe_data(data), **(extra_config or {})},
+            tuning=tuning,
+            pulse=pulse,
+        )
+    if data.labels is not None and (reason := doubt(len(problem.indices), len(data.images))):
+        warn(reason)
     state = start(problem)
+    if time_budget is not None:
+        time_budget = max(0.0, time_budget - (time.monotonic() - began))
     if out is None:
-        return drive(problem, state, time_budget=time_budget, stop=stop)
+        steps = drive(problem, state, time_budget=time_budget, stop=stop, tell=tell)
+        return with_threads(steps, fitting_threads(problem.network))
     inputs = Inputs(data.images, data.labels, data.indices, problem.domain)
     run = create_run(Path(out), inputs, state, excluded=problem.excluded, config=problem.config)
-    return _recorded(drive(problem, state, recorder=run, time_budget=time_budget, stop=stop), run, inputs)
+    steps = drive(problem, state, recorder=run, time_budget=time_budget, stop=stop, tell=tell)
+    return _recorded(with_threads(steps, fitting_threads(problem.network)), run, inputs)
 
 
 def _recorded(snapshots: Iterator[Snapshot], run: Run, inputs: Inputs) -> Iterator[Snapshot]:
@@ -218,6 +239,7 @@ def resume(
     folder: str | Path,
     network: Source | None = None,
     *,
+    max_t: int | None = None,
     device: str = "auto",
     time_budget: float | None = None,
     stop: Callable[[], bool] = lambda: False,
@@ -230,6 +252,7 @@ def resume(
         folder: The run folder.
         network: The network, if it did not come from a model file or a name of the zoo; it must be the same one. A
             name or a file is loaded with the mean and the standard deviation of the run.
+        max_t: A larger number of groups changed together than the run began with; ``None`` for that one.
         device: Where to compute.
         time_budget: Seconds for this call; ``None`` for no limit.
         stop: Asked in every step; a yes ends the work behind that step.
@@ -245,7 +268,14 @@ def resume(
     """
     return _last(
         resume_anytime(
-            folder, network, device=device, time_budget=time_budget, stop=stop, trust_run=trust_run, tuning=tuning
+            folder,
+            network,
+            max_t=max_t,
+            device=device,
+            time_budget=time_budget,
+            stop=stop,
+            trust_run=trust_run,
+            tuning=tuning,
         )
     )
 
@@ -254,13 +284,26 @@ def resume_anytime(
     folder: str | Path,
     network: Source | None = None,
     *,
+    max_t: int | None = None,
     device: str = "auto",
     time_budget: float | None = None,
     stop: Callable[[], bool] = lambda: False,
+    tell: Callable[[str], None] | None = None,
     trust_run: bool = False,
     tuning: Tuning = DEFAULT_TUNING,
 ) -> Iterator[Snapshot]:
     """As :func:`resume`, giving out the bounds after every step.
+
+    Args:
+        folder: As for :func:`resume`, likewise all that follow but ``tell``.
+        network: The network.
+        max_t: Most groups changed together.
+        device: Where to compute.
+        time_budget: Seconds.
+        stop: Asked between two batches.
+        tell: Takes sentences such as what a long level will cost; default a warning in the log.
+        trust_run: Whether to import the Python code that the run names.
+        tuning: How much is done at a time.
 
     Yields:
         A snapshot after every step.
@@ -268,13 +311,24 @@ def resume_anytime(
     _check_budget(time_budget)
     folder = Path(folder)
     config, inputs = read_config(folder), read_inputs(folder)
+    raised = max_t is not None and _raised(config, max_t)
+    if raised:
+        config = {**config, "settings": {**config["settings"], "max_t": max_t}}
     model = config["model"]
     if network is None:
         network = _named_by(folder, model, trust_run)
     if isinstance(network, str | Path):
         _refuse_code_inside(folder, str(network))
         shape = tuple(model["input_shape"])
-        network = load(network, mean=model.get("mean"), std=model.get("std"), input_shape=shape, device=device)
+        network = load(
+            network,
+            mean=model.get("mean"),
+            std=model.get("std"),
+            input_shape=shape,
+            device=device,
+            weights=model.get("weights"),
+            words=names_of(config)[0].words,
+        )
     net = load(network, input_shape=tuple(inputs.images.shape[1:]), device=device)
     if net.fingerprint != model["fingerprint"]:
         raise StoreError(
@@ -296,10 +350,51 @@ def resume_anytime(
         state = run.load_state()
         if [bounds.index for bounds in state.bounds] != list(problem.indices):
             raise StoreError(f"{folder} holds other images than the network classifies correctly now: start a new run")
+        if raised:
+            run.set_config(config)
+            state.finished = False
     except BaseException:
         run.close()
         raise
-    return _recorded(drive(problem, state, recorder=run, time_budget=time_budget, stop=stop), run, inputs)
+    steps = drive(problem, state, recorder=run, time_budget=time_budget, stop=stop, tell=tell)
+    return _recorded(with_threads(steps, fitting_threads(problem.network)), run, inputs)
+
+
+@contextmanager
+def before_the_first_step(
+    time_budget: float | None, stop: Callable[[], bool], tuning: Tuning = DEFAULT_TUNING
+) -> Iterator[Callable[[], None]]:
+    """While inputs are classified, which comes before all bounds: a pulse that feels the time and the wish to stop.
+
+    Raises:
+        ConfigError: If the time is over before all are classified.
+        KeyboardInterrupt: If somebody stops it.
+    """
+    began = time.monotonic()
+
+    def over() -> bool:
+        return stop() or (time_budget is not None and time.monotonic() - began >= time_budget)
+
+    try:
+        yield Clock(over, tuning.grace_seconds).pulse
+    except Halted as error:
+        if stop():
+            raise KeyboardInterrupt from error
+        raise ConfigError(
+            f"the time (`time_budget` {time_budget:g} s) was over before the network had classified all inputs: give "
+            "more time or fewer inputs (`limit`)"
+        ) from error
+
+
+def _raised(config: Mapping[str, Any], max_t: int) -> bool:
+    """Whether a run is to go further than it began with."""
+    before, sampled = config["settings"]["max_t"], config["settings"].get("sample_ms", 0)
+    if max_t < before or (sampled and max_t != before):
+        why = "its sets of groups are of one size" if sampled else "what is done is not undone"
+        raise ConfigError(
+            f"`max_t` is {max_t}, the run began with {before}, and {why}: give {before} or more, or leave it"
+        )
+    return bool(max_t > before)
 
 
 def _named_by(folder: Path, model: Mapping[str, Any], trust_run: bool) -> str:

@@ -2,23 +2,44 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as TorchDataset
 
 from l0tre.api.load import load
-from l0tre.data import Dataset, from_arrays
+from l0tre.data import Dataset, from_arrays, load_data
 from l0tre.data.layout import fit
+from l0tre.data.tables import TableColumns, is_frame, raw_of_frame
+from l0tre.domain import Domain
 from l0tre.errors import DataError
+from l0tre.model.estimator import is_estimator
 from l0tre.model.load import Numbers, Source, knows_its_shape
 from l0tre.model.network import Network
+from l0tre.threads import choose_threads, spinning
 
-__all__ = ["Image", "Images", "Labels", "agree", "load_inputs", "load_one", "reader"]
+__all__ = [
+    "Image",
+    "Images",
+    "Labels",
+    "agree",
+    "check_scale",
+    "describe_data",
+    "fitting_threads",
+    "load_inputs",
+    "load_one",
+    "reader",
+]
 
-Images = np.ndarray | Tensor | Dataset
+PROBE_ROWS = 16  # of the batch that tells whether threads are of use
+
+Images = np.ndarray | Tensor | Dataset | Any  # Any: a DataFrame of pandas, which need not be installed
 Image = np.ndarray | Tensor | Dataset
-Labels = np.ndarray | Tensor | Sequence[int] | None
+Labels = np.ndarray | Tensor | Sequence[int] | Sequence[str] | None
 Shape = tuple[int, ...]
 Reader = Callable[[Shape | None], Dataset]  # gives data in a shape, or in its own one
 
@@ -31,6 +52,7 @@ def agree(
     input_shape: Shape | None = None,
     mean: Numbers | None = None,
     std: Numbers | None = None,
+    weights: Path | None = None,
 ) -> tuple[Network, Dataset]:
     """Load a network and data of one shape: the network's if it says one, else the data's.
 
@@ -41,6 +63,7 @@ def agree(
         input_shape: Shape of one input, if the user gave one.
         mean: As for :func:`l0tre.load`.
         std: As for :func:`l0tre.load`.
+        weights: As for :func:`l0tre.load`.
 
     Returns:
         The network and the data.
@@ -48,12 +71,48 @@ def agree(
     Raises:
         L0treError: If either cannot be used, or they do not fit.
     """
-    if input_shape is not None or knows_its_shape(source):
-        network = load(source, mean=mean, std=std, input_shape=input_shape, device=device)
-        return network, read(network.input_shape)
+    if (input_shape is not None or knows_its_shape(source)) and not is_estimator(source):
+        network = load(source, mean=mean, std=std, input_shape=input_shape, device=device, weights=weights)
+        return network, _aligned(network, read(network.input_shape))
     data = read(None)
-    shape = tuple(data.images.shape[1:])
-    return load(source, mean=mean, std=std, input_shape=shape, device=device), data
+    shape = tuple(data.images.shape[1:]) if input_shape is None else input_shape
+    words = data.names.words
+    network = load(source, mean=mean, std=std, input_shape=shape, device=device, words=words, weights=weights)
+    return network, _aligned(network, data)
+
+
+def _aligned(network: Network, data: Dataset) -> Dataset:
+    """Columns and classes in the network's order, where both sides name them."""
+    names = network.names
+    if names.features and data.names.features and names.features != data.names.features:
+        missing = [name for name in names.features if name not in data.names.features]
+        if missing:
+            raise DataError(f"{data.name} has no column {missing[0]!r}, which {network.name} was fitted on")
+        raise DataError(
+            f"{data.name} has its columns in another order than {network.name} was fitted on: give them as "
+            f"{', '.join(names.features[:6])}, ..."
+        )
+    labels, classes = data.labels, data.names.classes
+    if names.classes and labels is not None:
+        own = classes or tuple(str(number) for number in range(int(labels.max()) + 1))
+        place = {name: number for number, name in enumerate(names.classes)}
+        if classes and not set(classes) & set(place) and all(name.isdecimal() for name in place):
+            # The network numbers the classes that the data names.
+            own = tuple(str(number) for number in range(len(classes)))
+            numbers = [int(name) for name in names.classes]
+            classes = tuple(classes[number] if number < len(classes) else str(number) for number in numbers)
+            names = replace(names, classes=classes)
+        used = [own[number] for number in labels.unique().tolist()]
+        unknown = [name for name in used if name not in place]
+        if unknown and not classes and int(labels.max()) < len(names.classes):
+            used, unknown, own = [], [], names.classes  # numbers of classes that have names
+        if unknown:
+            raise DataError(
+                f"{data.name} has the label {unknown[0]!r}, {network.name} the classes {', '.join(names.classes)}"
+            )
+        labels = torch.tensor([place[own[number]] for number in labels.tolist()])
+    both = replace(data.names, classes=names.classes or classes, features=data.names.features or names.features)
+    return replace(data, labels=labels, names=both)
 
 
 def load_inputs(source: Source, images: Images, labels: Labels, device: str) -> tuple[Network, Dataset]:
@@ -109,6 +168,17 @@ def reader(images: Images, labels: Labels = None, *, resize: bool = False) -> Re
     Raises:
         DataError: If labels come with a data set.
     """
+    if isinstance(images, str | Path):
+        if labels is not None:
+            raise DataError(f"{images} has its own labels: give labels only with arrays")
+        path = images
+        return lambda shape: load_data(path, input_shape=shape, resize=resize and shape is not None)
+    if labels is None:
+        images, labels = unpacked(images)
+    if is_frame(images):
+        raw = raw_of_frame(images, TableColumns("none"))
+        rows, names = raw.images, raw.names
+        return lambda shape: from_arrays(rows, labels, input_shape=shape, name="table", names=names)
     if not isinstance(images, Dataset):
         return lambda shape: from_arrays(images, labels, input_shape=shape, resize=resize and shape is not None)
     if labels is not None:
@@ -120,6 +190,59 @@ def reader(images: Images, labels: Labels = None, *, resize: bool = False) -> Re
         return replace(images, images=fit(images.images, shape, resize=resize, name=images.name).contiguous())
 
     return fitted
+
+
+def check_scale(data: Dataset, domain: Domain) -> None:
+    """Refuse a domain in other units than the data, where nobody said what the data were to be divided by.
+
+    Raises:
+        DataError: If values were divided because of their kind, and the domain goes beyond 1.
+    """
+    highest = float(domain.high.max())
+    if data.assumed_scale != 1 and highest > 1:
+        raise DataError(
+            f"{data.name} holds values of 8 bits, which are divided by {data.assumed_scale:g}, but values up to "
+            f"{highest:g} are allowed (`high`): give `scale=1` to keep the values as they are, or "
+            f"`scale={data.assumed_scale:g}` to divide them"
+        )
+
+
+def fitting_threads(network: Network) -> int:
+    """Threads for work on a network's small batches, on the CPU; measured where that is in doubt."""
+    most = torch.get_num_threads()
+    if network.device.type != "cpu" or most == 1:
+        return most
+    batch = torch.zeros(PROBE_ROWS, *network.input_shape)
+    return choose_threads(lambda: network.scores(batch), most, spinning())
+
+
+def describe_data(data: Dataset) -> dict[str, Any]:
+    """A data set in words, for a stored configuration."""
+    found: dict[str, Any] = {"data": {"name": data.name, "labelled": data.labels is not None}}
+    names = data.names.to_config(data.indices)
+    return {**found, "names": names} if names else found
+
+
+def unpacked(images: Any) -> tuple[Any, Any]:
+    """Inputs and labels from pairs: ``(x, y)``, a torch data set of such pairs, or a loader of batches of them.
+
+    Anything else is given back with no labels.
+    """
+    if isinstance(images, tuple) and len(images) == 2:
+        return images
+    if isinstance(images, DataLoader):
+        batches = [batch if isinstance(batch, list | tuple) else (batch,) for batch in images]
+    elif isinstance(images, TorchDataset):
+        batches = [item if isinstance(item, list | tuple) else (item,) for item in cast(Any, images)]
+        batches = [tuple(torch.as_tensor(part)[None] for part in item) for item in batches]
+    else:
+        return images, None
+    if not batches:
+        raise DataError("the data set holds nothing: give at least one input")
+    columns = [torch.cat([torch.as_tensor(part) for part in column]) for column in zip(*batches, strict=True)]
+    if len(columns) > 2:
+        raise DataError(f"the data set gives {len(columns)} things for each input: expected an input and its label")
+    return columns[0], columns[1] if len(columns) == 2 else None
 
 
 def _batch_of_one(image: np.ndarray | Tensor, shape: Shape | None) -> np.ndarray | Tensor:

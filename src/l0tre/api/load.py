@@ -1,6 +1,7 @@
 """Load a network from a file, from Python, or from the zoo by its name."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from torch import nn
 
@@ -20,17 +21,23 @@ def load(
     std: Numbers | None = None,
     input_shape: Sequence[int] | None = None,
     device: str = "auto",
+    words: Mapping[int, Sequence[str]] | None = None,
+    weights: str | Path | None = None,
 ) -> Network:
     """Load a classifier.
 
     Args:
         source: An ``.onnx`` or ``.pt2`` file, the name of a network of the zoo (``sdnn``), a reference
-            ``package.module:name`` or ``file.py:name``, an ``nn.Module``, or any function from a batch (torch or numpy)
-            to scores.
+            ``package.module:name`` or ``file.py:name``, an ``nn.Module``, a fitted classifier or pipeline with
+            scikit-learn's interface, or any function from a batch (torch or numpy) to scores.
         mean: Subtracted from the input inside the model: one number, or one for each channel.
         std: Divides the input inside the model, likewise.
         input_shape: Shape of one input; needed for modules and functions, checked for the others.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:0``.
+        words: For classifiers fitted on a table with words: by position of a column the words that the whole numbers
+            0, 1, ... in it stand for (``Dataset.names.words``).
+        weights: For a module or a class of modules: a ``.safetensors`` file, or a ``.pth`` or ``.pt`` file of a
+            ``state_dict``, of which nothing but tensors is read.
 
     Returns:
         The network. It was compared with its source on random inputs.
@@ -38,7 +45,16 @@ def load(
     Raises:
         ModelError: If it cannot be loaded, or gives other scores than its source, or scores that cannot be used.
     """
-    return load_source(source, mean=mean, std=std, input_shape=input_shape, device=device, by_name=_from_zoo)
+    return load_source(
+        source,
+        mean=mean,
+        std=std,
+        input_shape=input_shape,
+        device=device,
+        by_name=_from_zoo,
+        words=words,
+        weights=weights,
+    )
 
 
 def _from_zoo(name: str) -> tuple[nn.Module, tuple[int, ...]]:

@@ -9,14 +9,14 @@ import torch
 
 from l0tre.api.evaluate import begin, resume_anytime
 from l0tre.data import Dataset
-from l0tre.domain import Domain, make_domain
+from l0tre.domain import Domain, make_domain, same_domain
 from l0tre.errors import StoreError
 from l0tre.evaluation.problem import Settings
 from l0tre.evaluation.results import Snapshot
 from l0tre.model.network import Network
 from l0tre.store import DATABASE, read_config, read_inputs, read_snapshot
 
-__all__ = ["Watch", "go_on", "last_of"]
+__all__ = ["Watch", "go_on", "last_of", "load_run"]
 
 # Goes through the snapshots of a run, whose name comes first, and returns the last one.
 Watch = Callable[[str, Iterator[Snapshot]], Snapshot]
@@ -70,12 +70,21 @@ def _check_same(folder: Path, network: Network, data: Dataset, settings: Setting
         raise StoreError(
             f"{folder} holds a run on {len(inputs.indices)} images, not on the {len(data.indices)} asked for: {other}"
         )
-    if not all(torch.equal(getattr(inputs.domain, name), getattr(domain, name)) for name in ("members", "low", "high")):
+    if not same_domain(inputs.domain, domain):
         raise StoreError(f"{folder} holds a run in which other values may change than asked for: {other}")
     for name, wish in asdict(settings).items():
         stored = config["settings"].get(name, wish)
         if name != "memory_bytes" and stored != wish and (name, wish) != ("guarantee", "auto"):
             raise StoreError(f"{folder} holds a run with `{name}` {stored}, not {wish}: {other}")
+
+
+def load_run(folder: str | Path) -> Snapshot:
+    """The result of a run folder as last recorded; also while another process goes on with it.
+
+    Raises:
+        StoreError: If it is not a run folder, or damaged.
+    """
+    return read_snapshot(Path(folder))
 
 
 def last_of(_: str, snapshots: Iterator[Snapshot]) -> Snapshot:

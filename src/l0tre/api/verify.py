@@ -9,17 +9,19 @@ from typing import Any, Literal
 
 import torch
 
-from l0tre.api.inputs import Image, load_one
+from l0tre.api.inputs import Image, check_scale, describe_data, fitting_threads, load_one
 from l0tre.certify.checker.certificate import make_certificate, write_certificate
 from l0tre.certify.proof import ARITHMETIC
 from l0tre.certify.regions.tree import make_tree
 from l0tre.domain import Colours, Domain, GridKind, make_domain
 from l0tre.errors import ConfigError
 from l0tre.evaluation.driver import drive
-from l0tre.evaluation.problem import GuaranteeWish, Problem, Settings, make_problem, start
+from l0tre.evaluation.problem import GuaranteeWish, Problem, Settings, make_problem, spacing, start
 from l0tre.evaluation.results import Guarantee, ImageBounds, Snapshot, Witness
 from l0tre.findings import Evidence
 from l0tre.model.load import Source
+from l0tre.rules import Free
+from l0tre.threads import with_threads
 from l0tre.tuning import DEFAULT_TUNING, Tuning
 
 __all__ = ["Verdict", "verify"]
@@ -71,7 +73,8 @@ def verify(
     *,
     radius: int,
     guarantee: GuaranteeWish = "auto",
-    epsilon: float = 0.25,
+    epsilon: float | None = None,
+    points: int | None = None,
     grid: GridKind = "uniform",
     colours: Colours = "grid",
     domain: Domain | None = None,
@@ -83,6 +86,7 @@ def verify(
     stop: Callable[[], bool] = lambda: False,
     certificate: str | Path | None = None,
     about: Mapping[str, Any] | None = None,
+    tell: Callable[[str], None] | None = None,
     tuning: Tuning = DEFAULT_TUNING,
 ) -> Verdict:
     """Decide whether one input keeps its decision when at most ``radius`` groups change.
@@ -93,7 +97,8 @@ def verify(
         label: Its label; default the network's decision.
         radius: Number of groups that may change.
         guarantee: As for :func:`l0tre.evaluate`, likewise all that follow up to ``device``.
-        epsilon: Spacing of the grid, in the domain's units.
+        epsilon: Largest spacing of the grid, in the domain's units; default 0.25 where ranges are at most 1 wide.
+        points: Grid points of each value instead, whatever its range; default 5 where ranges are wider.
         grid: Kind of grid.
         colours: Values of a pixel with several channels.
         domain: What may change.
@@ -105,6 +110,7 @@ def verify(
         stop: Asked in every step; a yes ends the work behind that step.
         certificate: File for the proof, written if the answer is ``safe``; see :func:`l0tre.check`.
         about: More entries for the certificate's description.
+        tell: Takes sentences such as what a long level will cost; default a warning in the log.
         tuning: As for :func:`l0tre.evaluate`.
 
     Returns:
@@ -119,10 +125,12 @@ def verify(
         raise ConfigError(f"`radius` is {radius}: give 1 or more")
     net, data = load_one(network, image, label, device)
     domain = domain or make_domain(net.input_shape)
+    check_scale(data, domain)
     if radius > domain.groups:
         raise ConfigError(
             f"`radius` is {radius}, but only {domain.groups} {domain.unit}s may change: give at most {domain.groups}"
         )
+    began = time.monotonic()
     problem = make_problem(
         net,
         data.images,
@@ -131,7 +139,7 @@ def verify(
         domain=domain,
         settings=Settings(
             max_t=radius,
-            epsilon=epsilon,
+            **spacing(domain, epsilon, points),
             grid=grid,
             colours=colours,
             memory_bytes=memory_bytes,
@@ -139,18 +147,23 @@ def verify(
             guarantee=guarantee,
             attack_queries=attack_queries,
         ),
-        extra_config={"data": {"name": data.name}},
+        extra_config=describe_data(data),
         tuning=tuning,
     )
     if certificate is not None and problem.settings.guarantee != "certified":
         why = problem.config["guarantee"].get("note", f"the guarantee is {problem.settings.guarantee}")
         raise ConfigError(f"there is no certificate without a certified proof ({why}): leave the certificate out")
+    if certificate is not None and not isinstance(domain.rules, Free):
+        raise ConfigError("certificates are for ranges without lists, whole numbers and directions: leave it out")
+    if certificate is not None and net.thresholds is not None:
+        raise ConfigError("certificates are for networks, not for ensembles of trees: leave it out")
     if certificate is not None:
         _check_writable(Path(certificate))
     proof = _ProvedNodes(radius)
-    began = time.monotonic()
     keep = proof.add if certificate is not None else None
-    for snapshot in drive(problem, start(problem), time_budget=time_budget, stop=stop, on_evidence=keep):
+    left = None if time_budget is None else max(0.0, time_budget - (time.monotonic() - began))
+    steps = drive(problem, start(problem), time_budget=left, stop=stop, on_evidence=keep, tell=tell)
+    for snapshot in with_threads(steps, fitting_threads(net)):
         bounds = snapshot.images[0]
         if bounds.lower >= radius or bounds.upper <= radius:
             break

@@ -10,6 +10,7 @@ from torch import Tensor
 from l0tre.attacks.auto import METHODS, Stage
 from l0tre.attacks.meter import Meter
 from l0tre.attacks.task import Task
+from l0tre.halting import Halted
 from l0tre.model.network import Network
 from l0tre.objective import Specification
 
@@ -65,7 +66,11 @@ def carry_out(
         if progress is not None:
             meter.watch = _teller(meter, task, best, stage.method, budget, progress)
         some = replace(task, enough=task.enough.clamp(min=stage.floor))
-        new = METHODS[stage.method].run(meter, some, best, limit, generator)
+        meter.clock.start()
+        try:
+            new = METHODS[stage.method].run(meter, some, best, limit, generator)
+        except Halted:
+            new = meter.best
         for row in (task.sizes(new) < task.sizes(best)).nonzero()[:, 0].tolist():
             if replays(meter.network, new[row], task.specification.pick([row])):
                 best[row] = new[row]

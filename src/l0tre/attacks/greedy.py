@@ -57,7 +57,7 @@ def exact(meter: Meter, task: Task, best: Tensor, limit: Tensor) -> Tensor:
 
 
 def _levels(meter: Meter, task: Task, best: Tensor, limit: Tensor, *, accumulating: bool) -> Tensor:
-    best = best.clone()
+    best = meter.working_copy(best)
     grid = make_grid(task.domain, 1.0, colours="corners").to(task.images.device)
     engine = choose_engine(meter.network, task.domain, grid, meter.tuning)
     for t in LEVELS:

@@ -11,10 +11,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from l0tre.admission import allowed_vectors, ends
 from l0tre.attacks.chains import LEAST_CHAINS, MOST_RIVALS, Chains, begin, pick, restart, survivors
 from l0tre.attacks.meter import Meter
 from l0tre.attacks.task import Task
 from l0tre.exhaustive.accumulate import changed_groups, flipped, tighten
+from l0tre.rules import Rules
 
 __all__ = ["local"]
 
@@ -55,7 +57,7 @@ def local(meter: Meter, task: Task, best: Tensor, limit: Tensor, generator: torc
     Returns:
         float32 ``[images, values]``, inputs that are no larger.
     """
-    best = best.clone()
+    best = meter.working_copy(best)
     rivals = min(MOST_RIVALS, meter.network.classes - 1) + LEAST_CHAINS
     each = 4 * CHAIN_ARRAYS * rivals * task.images.shape[1]
     block = max(1, meter.memory // each)
@@ -137,12 +139,32 @@ def _promises(
 ) -> tuple[Tensor, Tensor]:
     """What changing each group promises to a linear model: gain ``[chains, groups]``, values ``[chains, values]``."""
     domain = task.domain
-    down, up = slope * (domain.low - chains.x), slope * (domain.high - chains.x)
-    corner = torch.where(down < up, domain.low, domain.high)
+    originals = task.images[chains.image]
+    low, high = ends(domain, originals)
+    down, up = slope * (low - chains.x), slope * (high - chains.x)
+    corner = torch.where(down < up, low, high)
     gain = _group_sums(task, torch.minimum(down, up))
+    if isinstance(domain.rules, Rules) and len(domain.rules.listed):
+        gain, corner = _best_listed(task, domain.rules, originals, chains.x, slope, gain, corner)
     noise = torch.rand(gain.shape, generator=generator, device=gain.device)
     gain = torch.where(chains.shaken[:, None], gain * (1 - SHAKE * noise), gain)
     return gain.masked_fill((gain >= 0) | (chains.tabu > step), float("inf")), corner
+
+
+def _best_listed(
+    task: Task, rules: Rules, originals: Tensor, x: Tensor, slope: Tensor, gain: Tensor, corner: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Gains and values where groups with a list take the vector that a linear model promises most of."""
+    listed = rules.listed
+    members, vectors = task.domain.members[listed], rules.vectors[listed]
+    real = torch.arange(members.shape[1], device=x.device) < task.domain.sizes[listed][:, None]
+    moves = (vectors - x[:, members][:, :, None]) * real[:, None]
+    promise = (slope[:, members][:, :, None] * moves).sum(3)
+    promise = promise.masked_fill(~allowed_vectors(task.domain, rules, originals), float("inf"))
+    least, place = promise.min(2)
+    chosen = vectors[torch.arange(len(listed), device=x.device), place]
+    corner = corner.scatter(1, members.flatten().expand(len(x), -1), chosen.flatten(1))
+    return gain.index_copy(1, listed, least), corner
 
 
 def _group_sums(task: Task, values: Tensor) -> Tensor:

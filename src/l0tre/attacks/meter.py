@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from l0tre.errors import ModelError
+from l0tre.halting import Clock
 from l0tre.memory import Batcher
 from l0tre.model.network import Network, exact_float32
 from l0tre.tuning import DEFAULT_TUNING, Tuning
@@ -39,6 +40,7 @@ class Meter:
         backwards: int64 ``[images]``, backward passes so far.
         halted: Whether the work should stop; asked inside long steps.
         watch: Called after every query.
+        best: What the method at work has found so far, see :meth:`working_copy`.
     """
 
     def __init__(
@@ -52,16 +54,23 @@ class Meter:
         self.network = network
         self.memory = memory
         self.tuning = tuning
-        self.batcher = Batcher(network, memory, tuning)
+        self.clock = Clock(halted, tuning.grace_seconds)
+        self.batcher = Batcher(network, memory, tuning, self.clock.pulse)
         self.forwards = torch.zeros(images, dtype=torch.int64, device=network.device)
         self.backwards = torch.zeros(images, dtype=torch.int64, device=network.device)
         self.halted = halted
         self.watch: Callable[[], None] = lambda: None
+        self.best = torch.empty(0)
 
     @property
     def spent(self) -> Tensor:
         """Forward and backward passes so far, int64 ``[images]``."""
         return self.forwards + self.backwards
+
+    def working_copy(self, best: Tensor) -> Tensor:
+        """A copy for a method to improve in place: what is in it counts even if the method is halted in a batch."""
+        self.best = best.clone()
+        return self.best
 
     def charge(self, images: Tensor, queries: Tensor | int) -> None:
         """Count forward passes that were made elsewhere.
@@ -81,6 +90,9 @@ class Meter:
 
         Returns:
             float32 ``[rows, classes]``.
+
+        Raises:
+            Halted: If the work should stop.
         """
         shape = self.network.input_shape
         self.forwards += torch.bincount(owner, minlength=len(self.forwards))
@@ -100,6 +112,7 @@ class Meter:
             float32 ``[rows, classes]`` and ``[rows, values]``.
 
         Raises:
+            Halted: If the work should stop.
             ModelError: If the network gives NaN or infinite gradients.
         """
         count = torch.bincount(owner, minlength=len(self.forwards))
@@ -109,6 +122,7 @@ class Meter:
         slopes = torch.empty(inputs.shape, device=inputs.device)
         start = 0
         while start < len(inputs):
+            self.clock.pulse()
             rows = slice(start, min(start + max(1, self.batcher.rows // BACKWARD_SHARE), len(inputs)))
             try:
                 scores[rows], slopes[rows] = self._differentiate(inputs[rows], rows, loss)

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from l0tre.admission import allowed_vectors, ends
 from l0tre.attacks.meter import Meter
 from l0tre.attacks.task import Task
 from l0tre.exhaustive.accumulate import changed_groups, flipped, tighten
+from l0tre.rules import Rules
 
 __all__ = ["search"]
 
@@ -50,7 +52,7 @@ def search(meter: Meter, task: Task, best: Tensor, limit: Tensor, generator: tor
     Returns:
         float32 ``[images, values]``, inputs that are no larger.
     """
-    best = best.clone()
+    best = meter.working_copy(best)
     block = max(1, meter.memory // (4 * ARRAYS * PROPOSALS * task.images.shape[1]))
     todo = ((task.sizes(best) > task.enough) & (meter.spent < limit)).nonzero()[:, 0]
     for rows in todo.split(block):
@@ -176,10 +178,23 @@ def _corners(task: Task, owner: Tensor, generator: torch.Generator) -> Tensor:
     """Random ends of the ranges, ``[rows, values]``; where all values of a group stay as they are, the other ends."""
     domain = task.domain
     high = torch.rand(len(owner), task.images.shape[1], generator=generator, device=task.images.device) < 0.5
-    corner = torch.where(high, domain.high, domain.low)
+    lowest, highest = ends(domain, task.images[owner])
+    corner = torch.where(high, highest, lowest)
     same = ~changed_groups(domain, task.images[owner], corner)
-    other = torch.where(high, domain.low, domain.high)
-    return _put(task, corner, same, other)
+    other = torch.where(high, lowest, highest)
+    corner = _put(task, corner, same, other)
+    if not isinstance(domain.rules, Rules) or not len(domain.rules.listed):
+        return corner
+    # A random allowed vector for groups with a list, another than the original one if there is one.
+    listed, originals = domain.rules.listed, task.images[owner]
+    members, vectors = domain.members[listed], domain.rules.vectors[listed]
+    differs = (vectors != originals[:, members][:, :, None]).any(3)
+    key = torch.rand(differs.shape, generator=generator, device=corner.device)
+    key = key.masked_fill(~(allowed_vectors(domain, domain.rules, originals) & differs), -1.0)
+    best, place = key.max(2)
+    chosen = vectors[torch.arange(len(listed), device=corner.device), place]
+    chosen = torch.where((best >= 0)[:, :, None], chosen, originals[:, members])
+    return corner.scatter(1, members.flatten().expand(len(corner), -1), chosen.flatten(1))
 
 
 def _put(task: Task, x: Tensor, groups: Tensor, values: Tensor) -> Tensor:

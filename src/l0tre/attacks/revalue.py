@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from l0tre.admission import admit
 from l0tre.attacks.meter import Meter
 from l0tre.attacks.task import Task
 from l0tre.exhaustive.accumulate import changed_groups, flipped
@@ -50,7 +51,7 @@ def revalue(meter: Meter, task: Task, owner: Tensor, inputs: Tensor, steps: int 
         slope = torch.where(free, slope * width, 0)
         slope = slope / slope.abs().amax(1, keepdim=True).clamp(min=1e-12)
         moved = torch.clamp(x - rate * slope * width, domain.low, domain.high)
-        x = torch.where(free, task.snap(moved), task.images)
+        x = admit(domain, task.images, torch.where(free, task.snap(moved), task.images))
     return best, hit
 
 
@@ -66,7 +67,7 @@ def shrink(meter: Meter, task: Task, best: Tensor, limit: Tensor) -> Tensor:
     Returns:
         float32 ``[images, values]``, inputs that are no larger.
     """
-    best = best.clone()
+    best = meter.working_copy(best)
     most = max(1, meter.memory // (4 * ARRAYS * task.images.shape[1]))
     failed = torch.zeros(len(best), dtype=torch.bool, device=best.device)
     while not meter.halted():

@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor
 
+from l0tre.admission import admit
 from l0tre.attacks.meter import Meter
 from l0tre.attacks.task import Task, keep_smaller
 from l0tre.exhaustive.accumulate import flipped, tighten
@@ -32,7 +33,7 @@ def saliency(meter: Meter, task: Task, best: Tensor, limit: Tensor) -> Tensor:
     Returns:
         float32 ``[images, values]``, inputs that are no larger.
     """
-    best = best.clone()
+    best = meter.working_copy(best)
     block = max(1, meter.memory // (4 * ARRAYS * task.images.shape[1]))
     left = limit - meter.spent
     todo = ((task.sizes(best) > task.enough) & (left >= 2)).nonzero()[:, 0]
@@ -71,7 +72,7 @@ def _descend(meter: Meter, task: Task, owner: Tensor, steps: int) -> Tensor:
             break
         # Dividing by the width and multiplying again may lead out of the range by a rounding error.
         placed = torch.clamp(images + change * width, domain.low, domain.high)
-        x = torch.where(change != 0, task.snap(placed), images)
+        x = admit(domain, images, torch.where(change != 0, task.snap(placed), images))
         scores, slope = meter.gradients(owner, x, loss)
         hit = flipped(scores, task.specification)
         best = torch.where(hit[:, None], keep_smaller(task, best, x), best)

@@ -1,6 +1,5 @@
 """The certified search of one level: a search by cells or boxes, and the exact count of the sets that it proved."""
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -14,24 +13,12 @@ from l0tre.certify.proof import Proof
 from l0tre.certify.prover import Prover
 from l0tre.certify.regions.nodes import BoxNodes, root
 from l0tre.errors import InternalError
-from l0tre.findings import Evidence, Findings, Halted
+from l0tre.findings import Evidence, Findings
+from l0tre.halting import Clock
 from l0tre.objective import Specification
 from l0tre.tuning import Tuning
 
 __all__ = ["ProofSearch", "begin_search"]
-
-
-class _Clock:
-    """Ends a step that takes too long after somebody asked to stop."""
-
-    def __init__(self, halted: Callable[[], bool], grace: float) -> None:
-        self.halted = halted
-        self.grace = grace
-        self.began = time.monotonic()
-
-    def pulse(self) -> None:
-        if time.monotonic() - self.began > self.grace and self.halted():
-            raise Halted
 
 
 class ProofSearch:
@@ -48,7 +35,7 @@ class ProofSearch:
         search: CellSearch | BoxSearch,
         proofs: Sequence[Proof],
         indices: Sequence[int],
-        clock: _Clock,
+        clock: Clock,
         tuning: Tuning,
         *,
         hands_over: bool,
@@ -86,7 +73,7 @@ class ProofSearch:
 
     def step(self) -> Findings:
         """Bound some nodes."""
-        self.clock.began = time.monotonic()
+        self.clock.start()
         step = self.search.step()
         decided = {row: safe for row in step.nodes if (safe := self._count(row, step)) is not None}
         self.drop(list(decided))
@@ -193,7 +180,7 @@ def begin_search(
     Returns:
         The search.
     """
-    clock = _Clock(halted, prover.tuning.grace_seconds)
+    clock = Clock(halted, prover.tuning.grace_seconds)
     begin = prover.search_boxes if boxes else prover.search_cells
     search = begin(t, images, specification, proofs, pulse=clock.pulse)
     tree = prover.tree.digest

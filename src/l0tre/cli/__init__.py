@@ -3,10 +3,11 @@
 import os
 import sys
 import traceback
+import warnings
 
 from l0tre.cli.plain import plain
 from l0tre.cli.signals import STOPPED, end_on_signal
-from l0tre.errors import Interrupted, L0treError
+from l0tre.errors import Interrupted, L0treError, L0treWarning
 
 __all__ = ["main"]
 
@@ -16,9 +17,6 @@ MOST = 4000  # characters of an error that are printed: some hold what they were
 
 def main() -> None:
     """Run ``l0tre``; errors that the user can act on end with one line and exit code 2."""
-    # Before torch is loaded. Its threads wait for each other by spinning: on a machine that has other work, too, small
-    # operations then take tens of times longer.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         with end_on_signal():
             code = _run()
@@ -30,7 +28,7 @@ def main() -> None:
 def _run() -> int:
     """Run the command that was typed; gives the exit code."""
     try:
-        from l0tre.cli.app import UsageError, app
+        from l0tre.cli.app import Abort, UsageError, app
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in ("typer", "rich", "click"):
@@ -38,6 +36,7 @@ def _run() -> int:
         return _fail(f"the command line needs {package}; install it with: pip install 'l0tre[cli]'")
     from l0tre.cli.flags import in_flags
 
+    warnings.simplefilter("ignore", L0treWarning)  # what they say is printed with the result
     if not sys.argv[1:]:
         sys.argv.append("--help")
     try:
@@ -45,6 +44,9 @@ def _run() -> int:
     except UsageError as error:
         message = error.format_message().rstrip(".")
         return _fail(f"{message}; see {'l0tre' if error.ctx is None else error.ctx.command_path} --help")
+    except (KeyboardInterrupt, Abort):
+        sys.stderr.write("stopped\n")
+        return STOPPED
     except (L0treError, OSError) as error:
         if os.environ.get("L0TRE_DEBUG"):
             _show(traceback.format_exc())

@@ -5,9 +5,9 @@ Their modules load torch only inside the commands, so that help and errors about
 
 from importlib import import_module
 
-from l0tre.cli.root import UsageError, app
+from l0tre.cli.root import Abort, UsageError, app
 
-__all__ = ["UsageError", "app"]
+__all__ = ["Abort", "UsageError", "app"]
 
 # In the order of the help; each adds its commands to the app.
 for module in ("evaluate", "verify", "attack", "compare", "compare_attacks", "views", "reproduce", "zoo"):

@@ -11,7 +11,6 @@ from l0tre.cli import options as opt
 from l0tre.cli.root import app
 from l0tre.cli.terminal import say, screen
 from l0tre.defaults import BUDGET, METHODS
-from l0tre.errors import ConfigError
 
 if TYPE_CHECKING:
     from l0tre.defaults import Method, Rounding
@@ -30,7 +29,7 @@ def attack(
         Path | None, typer.Option(metavar="FILE.npz", help="Write adversarial inputs, distances and decisions here.")
     ] = None,
     pictures: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Write them as PNG files too; needs --round 8bit.")
+        Path | None, typer.Option(metavar="FOLDER", help="Write them as PNG files too; implies --round 8bit.")
     ] = None,
     method: Annotated[
         str, typer.Option(help=f"auto (a schedule of several), {', '.join(METHODS)}.", rich_help_panel=ATTACK)
@@ -42,7 +41,10 @@ def attack(
         float | None, typer.Option(metavar="SECONDS", help="Stop after this time.", rich_help_panel=ATTACK)
     ] = None,
     targeted: Annotated[
-        int | None, typer.Option(metavar="CLASS", help="Reach this class, not just any other.", rich_help_panel=ATTACK)
+        str | None,
+        typer.Option(
+            metavar="CLASS", help="Reach this class, by name or number, not just any other.", rich_help_panel=ATTACK
+        ),
     ] = None,
     rounding: Annotated[
         str,
@@ -63,26 +65,28 @@ def attack(
     selection: opt.Several,
     output: opt.Output,
 ) -> None:
-    """Change as few pixels as possible so that the decision changes; every input found is replayed."""
+    """Change as few pixels as possible so that the decision changes; every input found is replayed.
+
+    Example: l0tre attack model.onnx pictures/ --pictures changed/ --targeted 3
+    """
     from l0tre.api.attack import attack_details
     from l0tre.cli import attack_files as files
     from l0tre.cli.render import memory_dict
     from l0tre.cli.render_attack import attack_dict, show_attack
-    from l0tre.cli.setup import prepare
+    from l0tre.cli.setup import parse_class, prepare
     from l0tre.cli.signals import stop_on_signal
     from l0tre.data import select
     from l0tre.memory import default_budget
 
     opt.check_budget(time_budget)
-    if pictures is not None and rounding != "8bit":
-        raise ConfigError("--pictures stores 8-bit images, which round the values: give --round 8bit as well")
+    if pictures is not None:
+        rounding = "8bit"  # of what is stored as a picture
     if out is not None:
         files.check_file(out)
     with stop_on_signal() as stop:
         setup = prepare(model, data, choices)
         network = setup.network
-        if targeted is not None and not 0 <= targeted < network.classes:
-            raise ConfigError(f"--targeted is {targeted}: the network has classes 0 to {network.classes - 1}")
+        target = None if targeted is None else parse_class(targeted, network.classes, setup.data.names)
         if pictures is not None:
             files.check_pictures(pictures, network.input_shape)
         chosen = select(
@@ -92,7 +96,7 @@ def attack(
             shuffle=selection.shuffle,
             seed=selection.seed,
         )
-        labels = chosen.labels if targeted is None else [targeted] * len(chosen.images)
+        labels = chosen.labels if target is None else [target] * len(chosen.images)
         console = screen(stderr=True)
         with Progress(console=console, transient=True, disable=output.silent or not console.is_terminal) as bar:
             line = bar.add_task("attack", total=1.0)
@@ -125,7 +129,7 @@ def attack(
         budget_bytes = setup.memory_bytes or default_budget(network.device)
         say(json.dumps({**attack_dict(result, chosen), **memory_dict(budget_bytes)}, indent=1))
     elif not output.quiet:
-        show_attack(result, chosen, screen(), targeted)
+        show_attack(result, chosen, screen(), target)
         if out is not None:
             say(f"adversarial inputs: {out}")
         if pictures is not None:

@@ -1,5 +1,6 @@
 """Files of the command attack: bounds that it reads, arrays and pictures that it writes."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 from l0tre.attacks.attacked import Attacked
 from l0tre.attacks.task import LEVELS
 from l0tre.data import Dataset
-from l0tre.domain import Domain
+from l0tre.domain import Domain, same_domain
 from l0tre.errors import ConfigError, require
 from l0tre.figures.pictures import is_picture, png, shades
 from l0tre.model.network import Network
@@ -26,8 +27,7 @@ def lower_bounds(run: Path, data: Dataset, network: Network, domain: Domain) -> 
     snapshot, inputs = read_snapshot(run), read_inputs(run)
     if snapshot.config["model"]["fingerprint"] != network.fingerprint:
         raise ConfigError(f"--lower {run} is a run of another network: evaluate this one")
-    same = [torch.equal(getattr(inputs.domain, name), getattr(domain, name)) for name in ("members", "low", "high")]
-    if not all(same):
+    if not same_domain(inputs.domain, domain):
         raise ConfigError(f"--lower {run} lets other values change: give both the same unit, mask, low and high")
     images = dict(zip(inputs.indices, inputs.images, strict=True))
     for index, image in zip(data.indices, data.images, strict=True):
@@ -40,11 +40,13 @@ def lower_bounds(run: Path, data: Dataset, network: Network, domain: Domain) -> 
 
 
 def check_file(path: Path) -> None:
-    """Refuse a file that cannot be written, before any work."""
-    if not path.parent.is_dir():
-        raise ConfigError(f"--out {path}: the folder {path.parent} does not exist")
+    """Make the folder of a file, and refuse one that cannot be written, before any work."""
     if path.is_dir():
         raise ConfigError(f"--out {path} is a folder: give a file, such as {path / 'adversarial.npz'}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--out {path}: the folder {path.parent} cannot be made ({error.strerror})") from error
 
 
 def check_pictures(folder: Path, shape: tuple[int, ...]) -> None:
@@ -79,10 +81,12 @@ def write_arrays(path: Path, result: Attacked, data: Dataset, rounding: str) -> 
 
 
 def write_pictures(folder: Path, result: Attacked, data: Dataset) -> int:
-    """Write the changed inputs as PNG files, named after their positions and decisions; gives their number."""
+    """Write the changed inputs as PNG files, named after positions, files and decisions; gives their number."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = result.changed.nonzero()[:, 0].tolist()
     for row in rows:
-        name = f"{data.indices[row]}_to_{int(result.decisions[row])}.png"
+        stem = Path(data.names.inputs[row]).stem if data.names.inputs else ""
+        words = [str(data.indices[row]), *([stem] if stem else []), "to", data.names.label(int(result.decisions[row]))]
+        name = re.sub(r"[^\w.+-]+", "-", "_".join(words)) + ".png"
         (folder / name).write_bytes(png(shades(result.adversarial[row])))
     return len(rows)

@@ -1,5 +1,6 @@
 """The command evaluate: bounds for a set of images."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -7,7 +8,7 @@ import typer
 
 from l0tre.cli import options as opt
 from l0tre.cli.root import app
-from l0tre.cli.terminal import say, screen
+from l0tre.cli.terminal import literal, say, screen
 from l0tre.defaults import ATTACK_QUERIES
 from l0tre.errors import ConfigError, MissingExtraError
 
@@ -16,10 +17,13 @@ __all__ = ["evaluate"]
 WITH_RESUME = (
     "model",
     "resume",
+    "max_t",
+    "fail_under",
     "same_model",
     "trust_run",
     "time_budget",
     "device",
+    "load_timeout",
     "quiet",
     "as_json",
 )  # all else is stored in the run
@@ -59,7 +63,9 @@ def evaluate(
     max_t: Annotated[
         int | None,
         typer.Option(
-            help="Most groups changed together.", show_default="2; 1 with --sample", rich_help_panel=opt.SEARCH
+            help="Search all sets of up to so many pixels (or columns) that change together; each more costs far more.",
+            show_default="2; 1 with --sample",
+            rich_help_panel=opt.SEARCH,
         ),
     ] = None,
     attack: Annotated[
@@ -70,13 +76,20 @@ def evaluate(
             rich_help_panel=opt.SEARCH,
         ),
     ] = ATTACK_QUERIES,
+    fail_under: Annotated[
+        float | None,
+        typer.Option(metavar="RADIUS", help="Exit code 1 if the mean lower bound is below this, for tests in CI."),
+    ] = None,
     *,
     search: opt.Search,
     choices: opt.Choices,
     selection: opt.Selection,
     output: opt.Output,
 ) -> None:
-    """Bound the robustness of a network on a set of images; stop it any time."""
+    """Bound the robustness of a network on a set of images; stop it any time.
+
+    Example: l0tre evaluate sdnn mnist5k --resize --shuffle --limit 5 --out runs/first
+    """
     from l0tre.api.evaluate import begin, resume_anytime
     from l0tre.cli.live import follow
     from l0tre.cli.patience import loads_within
@@ -88,13 +101,26 @@ def evaluate(
     opt.check_budget(time_budget)
     if sample is not None and not sample > 0:
         raise ConfigError(f"--sample {sample} is no time: give milliseconds above 0, for example 100")
+    console = screen(stderr=True)
+
+    def tell(text: str) -> None:
+        if not output.silent:
+            console.print(literal(text), soft_wrap=True)
+
     with stop_on_signal() as stop:
         if resume:
             _refuse_with_resume(context)
             out = Path(model)
             with loads_within(choices.load_timeout, same_model or model):
                 snapshots = resume_anytime(
-                    out, same_model, device=choices.device, time_budget=time_budget, stop=stop, trust_run=trust_run
+                    out,
+                    same_model,
+                    max_t=max_t,
+                    device=choices.device,
+                    time_budget=time_budget,
+                    stop=stop,
+                    tell=tell,
+                    trust_run=trust_run,
                 )
         else:
             if same_model is not None or trust_run:
@@ -108,6 +134,7 @@ def evaluate(
                 search,
                 setup.memory_bytes,
                 max_t if max_t is not None else 2 if sample is None else 1,
+                domain=setup.domain,
                 attack_queries=attack,
                 sample_ms=sample or 0.0,
                 seed=selection.seed,
@@ -120,14 +147,27 @@ def evaluate(
                 time_budget=time_budget,
                 out=out,
                 stop=stop,
+                tell=tell,
             )
-        result = follow(snapshots, screen(stderr=True), quiet=output.silent)
+        result = follow(snapshots, console, quiet=output.silent)
         stopped = stop()
     print_snapshot(result, quiet=output.quiet, as_json=output.as_json, searched=True)
+    if not output.silent and not result.finished:
+        say(how_to_go_on(out))
     if out is not None:
         _write_report(out, output.silent)
     if stopped:
         raise typer.Exit(130)
+    if fail_under is not None and not result.lower >= fail_under:
+        say(f"failed: the mean lower bound {result.lower:.3f} is below {fail_under:g}", err=True)
+        raise typer.Exit(1)
+
+
+def how_to_go_on(out: Path | None) -> str:
+    """The line that continues a run, or says what would have allowed it."""
+    if out is None:
+        return "to be able to go on with a run that was stopped, give --out FOLDER"
+    return f"to go on: l0tre evaluate --resume {shlex.quote(str(out))}"
 
 
 def _refuse_with_resume(context: typer.Context) -> None:
@@ -142,7 +182,8 @@ def _refuse_with_resume(context: typer.Context) -> None:
         names = ", ".join(parameter.opts[0] if parameter.opts[0].startswith("-") else "DATA" for parameter in given)
         raise ConfigError(
             f"{names} cannot be given with --resume, a run goes on as it was set up: give the run folder alone, "
-            "with --model, --trust-run, --time-budget, --device, --quiet or --json"
+            "with --model, --trust-run, --max-t, --fail-under, --time-budget, --device, --load-timeout, --quiet or "
+            "--json"
         )
 
 

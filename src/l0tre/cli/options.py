@@ -44,11 +44,17 @@ __all__ = [
 ]
 
 DATA_HELP = (
-    "Images: .npz, .npy, ERAN-style .csv, a folder of pictures, or a name: "
+    "Inputs: .npz, .npy, .csv (a table with --label-column), a folder of pictures, or a name: "
     "digits, mnist5k, mnist, fashion-mnist, cifar10."
 )
 MODEL_HELP = "Network: .onnx, .pt2, package.module:name, file.py:name, or a name of l0tre zoo list (sdnn)."
-MODEL, DATA, DOMAIN, SEARCH = "Model", "Data", "What may change", "Search"
+MODEL, DATA, DOMAIN, SEARCH, TABLE = "Model", "Data", "What may change", "Search", "Tables"
+
+
+def _columns(help_text: str) -> Any:
+    """An option that names columns and can be given several times."""
+    return typer.Option(metavar="COLUMN", help=f"{help_text} Several times.", rich_help_panel=TABLE)
+
 
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False)]
 DataArgument = Annotated[str, typer.Argument(metavar="DATA", help=DATA_HELP, show_default=False)]
@@ -77,11 +83,19 @@ GroupsOption = Annotated[
         rich_help_panel=DOMAIN,
     ),
 ]
-EpsilonOption = Annotated[float, typer.Option(help="Largest spacing of the grid of values.", rich_help_panel=SEARCH)]
+EpsilonOption = Annotated[
+    float | None,
+    typer.Option(
+        help="How far apart the values may be that a grid tries, in the units of the data.",
+        show_default="0.25; 5 values where ranges are wider than 1",
+        rich_help_panel=SEARCH,
+    ),
+]
 ColoursOption = Annotated[
     str,
     typer.Option(
-        help="Values of a pixel with several channels: grid (all combinations) or corners (end points).",
+        help="Which colours a changed pixel may take on a grid: grid (all combinations of the channels' values) or "
+        "corners (only each channel's smallest and largest value).",
         rich_help_panel=SEARCH,
     ),
 ]
@@ -108,6 +122,14 @@ class Choices:
     std: Annotated[
         str | None, typer.Option(help="Standard deviation inside the model, likewise.", rich_help_panel=MODEL)
     ] = None
+    weights: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Weights for file.py:Class: .safetensors, or .pth with a state_dict (only tensors are read).",
+            rich_help_panel=MODEL,
+        ),
+    ] = None
     input_shape: InputShapeOption = None
     device: DeviceOption = "auto"
     load_timeout: LoadTimeoutOption = LOAD_SECONDS
@@ -117,6 +139,28 @@ class Choices:
         float | None,
         typer.Option(help="Divide values by this; default 255 for 8-bit data, 1 for floats.", rich_help_panel=DATA),
     ] = None
+    label_column: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|NUMBER",
+            help="For a .csv table with a header: the column with the class, none for no labels.",
+            rich_help_panel=TABLE,
+        ),
+    ] = None
+    row_name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Column that names the rows.", rich_help_panel=TABLE)
+    ] = None
+    drop: Annotated[list[str] | None, _columns("Column that is left out.")] = None
+    fixed: Annotated[list[str] | None, _columns("Column that never changes.")] = None
+    integer: Annotated[
+        list[str] | None, _columns("Column of whole numbers; auto for all whose values are whole numbers.")
+    ] = None
+    categorical: Annotated[list[str] | None, _columns("Column that takes only the values found in the data.")] = None
+    one_hot: Annotated[
+        list[str] | None, _columns("One-hot columns, which change as one: a pattern (job_*), or a+b+c.")
+    ] = None
+    upwards: Annotated[list[str] | None, _columns("Column whose value may only rise.")] = None
+    downwards: Annotated[list[str] | None, _columns("Column whose value may only fall.")] = None
     resize: Annotated[
         bool, typer.Option("--resize", help="Resize images to the network's height and width.", rich_help_panel=DATA)
     ] = False
@@ -129,12 +173,26 @@ class Choices:
     ] = None
     low: Annotated[
         str,
-        typer.Option(metavar="NUMBER|FILE.npy", help="Smallest value, before normalisation.", rich_help_panel=DOMAIN),
+        typer.Option(
+            metavar="NUMBER|data|FILE.npy",
+            help="Smallest value, before normalisation; data for each column's smallest in the data.",
+            rich_help_panel=DOMAIN,
+        ),
     ] = "0"
     high: Annotated[
         str,
-        typer.Option(metavar="NUMBER|FILE.npy", help="Largest value, before normalisation.", rich_help_panel=DOMAIN),
+        typer.Option(metavar="NUMBER|data|FILE.npy", help="Largest value, likewise.", rich_help_panel=DOMAIN),
     ] = "1"
+    value_range: Annotated[
+        str | None,
+        typer.Option(
+            "--range",
+            metavar="data|LOW,HIGH",
+            help="Both ends at once: data (what a table with --label-column begins with), or two numbers.",
+            show_default="0,1",
+            rich_help_panel=DOMAIN,
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +207,11 @@ class Search:
             rich_help_panel=SEARCH,
         ),
     ] = "auto"
-    epsilon: EpsilonOption = 0.25
+    epsilon: EpsilonOption = None
+    points: Annotated[
+        int | None,
+        typer.Option(help="Instead of --epsilon: so many values for each column.", rich_help_panel=SEARCH),
+    ] = None
     grid: Annotated[
         str, typer.Option(help="uniform, or paper (the published code's coarser grid).", rich_help_panel=SEARCH)
     ] = "uniform"

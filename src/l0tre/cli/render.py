@@ -1,20 +1,36 @@
 """Results as text."""
 
 import json
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
+from torch import Tensor
 
 from l0tre.api.verify import Verdict
 from l0tre.certify.checker.check import CheckResult
+from l0tre.cli.flags import in_flags
 from l0tre.cli.terminal import literal, say, screen
 from l0tre.domain import Domain
+from l0tre.evaluation.accuracy import classified, counts, doubt
+from l0tre.evaluation.changes import changes
+from l0tre.evaluation.forecast import duration
 from l0tre.evaluation.results import ImageBounds, Snapshot
 from l0tre.exhaustive.describe import Description
 from l0tre.limits import peak_host_bytes
 from l0tre.model.network import Network
+from l0tre.names import Names, names_of
 
-__all__ = ["memory_dict", "print_snapshot", "show_check", "show_description", "show_snapshot", "show_verdict"]
+__all__ = [
+    "memory_dict",
+    "print_snapshot",
+    "show_check",
+    "show_classified",
+    "show_costs",
+    "show_description",
+    "show_snapshot",
+    "show_verdict",
+]
 
 ROWS = 25  # images listed on a terminal; files have them all
 
@@ -53,6 +69,7 @@ def show_snapshot(result: Snapshot, console: Console, *, every: bool = False) ->
     """
     unit, config = literal(result.unit), result.config
     settings = config["settings"]
+    names, inputs = names_of(config)
     # No lines and little padding: a billion queries and a day of seconds fit 80 columns.
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold underline")
     for name in ("image", "label", "lower", "upper", "state", "becomes", "seconds", "queries"):
@@ -61,12 +78,12 @@ def show_snapshot(result: Snapshot, console: Console, *, every: bool = False) ->
     for image in shown:
         witness = image.witness
         table.add_row(
-            str(image.index),
-            str(image.label),
+            literal(_named(image.index, inputs)),
+            literal(names.label(image.label)),
             str(image.lower),
             str(image.upper) if witness else f">{image.groups}" if image.lower == image.groups else "none yet",
             _state(image),
-            str(witness.label) if witness else "-",
+            literal(names.label(witness.label)) if witness else "-",
             f"{image.seconds:.1f}",
             f"{image.queries:,}",
         )
@@ -74,7 +91,9 @@ def show_snapshot(result: Snapshot, console: Console, *, every: bool = False) ->
     if len(shown) < len(result.images):
         console.print(f"... and {len(result.images) - len(shown)} more (of {len(result.images)}; --all lists them)")
     for left_out in result.excluded if every else result.excluded[:5]:
-        console.print(f"left out: image {left_out.index}, {literal(left_out.reason)}")
+        console.print(
+            f"left out: image {literal(_named(left_out.index, inputs))}, {literal(left_out.reason_in(names))}"
+        )
     if not every and len(result.excluded) > 5:
         console.print(f"left out: {len(result.excluded) - 5} more images")
     total = len(result.images)
@@ -83,6 +102,9 @@ def show_snapshot(result: Snapshot, console: Console, *, every: bool = False) ->
         f"{literal(config['data']['name'])} ({len(result.excluded)} left out), bounds in {unit}s:",
         soft_wrap=True,  # paths stay whole, for copying
     )
+    if reading := config["model"].get("reading"):
+        console.print(f"  network: {literal(reading)}", soft_wrap=True)
+    show_classified(*counts(result), console, "  ")
     sampled = all(image.guarantee == "sampled" for image in result.images)
     known = "none is claimed: this is a sample" if sampled else f"so many {unit}s can change safely"
     console.print(f"  lower bound  {result.lower:.3f}   {known}")
@@ -103,6 +125,18 @@ def show_snapshot(result: Snapshot, console: Console, *, every: bool = False) ->
             "               nothing is certified yet: give it more time, or --guarantee grid (faster, weaker)"
         )
     console.print(f"  search       {end}; {result.seconds:.1f} s, {result.queries:,} queries")
+
+
+def show_classified(correct: int, total: int, labelled: bool, console: Console, indent: str = "") -> None:
+    """Print how many inputs the network classifies correctly, and a warning if they are few."""
+    console.print(f"{indent}{classified(correct, total, labelled=labelled)}", markup=False)
+    if labelled and (reason := doubt(correct, total)):
+        console.print(f"{indent}[bold red]warning[/bold red]: {literal(in_flags(reason))}", soft_wrap=True)
+
+
+def _named(index: int, inputs: Mapping[int, str]) -> str:
+    """An input by its position and, if it has one, its name."""
+    return f"{index} {inputs[index]}" if index in inputs else str(index)
 
 
 def _count(number: int, noun: str) -> str:
@@ -133,8 +167,8 @@ def _state(image: ImageBounds) -> str:
     return f"t = {image.level} done"
 
 
-def show_verdict(verdict: Verdict, console: Console) -> None:
-    """Print a verdict."""
+def show_verdict(verdict: Verdict, original: Tensor, names: Names, console: Console) -> None:
+    """Print a verdict on an input, with names where there are any."""
     colour = {"safe": "green", "unsafe": "red", "unknown": "yellow"}[verdict.answer]
     console.print(f"[bold {colour}]{verdict.answer}[/bold {colour}]")
     unit, radius = verdict.unit, verdict.radius
@@ -147,10 +181,11 @@ def show_verdict(verdict: Verdict, console: Console) -> None:
     elif verdict.witness is not None:
         witness = verdict.witness
         console.print(
-            f"changing {_count(witness.distance, unit)} makes it class {witness.label} (margin {witness.margin:.4g}):"
+            f"changing {_count(witness.distance, unit)} makes it class {literal(names.label(witness.label))} "
+            f"(margin {witness.margin:.4g}):",
         )
-        for position, value in zip(witness.positions.tolist(), witness.values.tolist(), strict=True):
-            console.print(f"  value {position} -> {value:.6g}")
+        for change in changes(witness, original, names):
+            console.print(f"  {literal(change)}", soft_wrap=True)
     else:
         console.print(f"reason: {literal(verdict.reason)}; bounds so far: lower {verdict.lower}, upper {verdict.upper}")
     console.print(f"{verdict.seconds:.2f} s, {verdict.queries:,} queries")
@@ -168,6 +203,16 @@ def show_check(result: CheckResult, unit: str, index: int, console: Console) -> 
         f"each was bounded again (smallest margin {result.margin:.4g}; {result.splits} split further)"
     )
     console.print(f"{result.seconds:.2f} s")
+
+
+def show_costs(costs: Sequence[Mapping[str, float]], unit: str, console: Console) -> None:
+    """Print what an exhaustive search costs, level by level."""
+    console.print("cost of the grid search for one input, here (proofs take other amounts of work):")
+    for cost in costs:
+        console.print(
+            f"  t = {cost['t']:.0f}: {cost['sets']:,.0f} sets of {unit}s, {cost['points']:,.0f} grid points, "
+            f"at most about {duration(cost['seconds'])}"
+        )
 
 
 def show_description(

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from l0tre.attacks.attacked import Attacked
+from l0tre.cli.render import show_classified
 from l0tre.cli.terminal import literal
 from l0tre.data import Dataset
 
@@ -29,6 +30,7 @@ def attack_dict(result: Attacked, data: Dataset) -> dict[str, Any]:
                 "index": index,
                 "label": int(result.labels[row]),
                 "decision": int(result.decisions[row]),
+                "class": data.names.label(int(result.decisions[row])),
                 "found": bool(result.found[row]),
                 "distance": int(result.distance[row]),
                 "optimal": bool(result.optimal[row]),
@@ -43,6 +45,7 @@ def attack_dict(result: Attacked, data: Dataset) -> dict[str, Any]:
 
 def show_attack(result: Attacked, data: Dataset, console: Console, targeted: int | None) -> None:
     """Print one row for each image, and how the attack did."""
+    names = data.names
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold underline")
     wanted = "label" if targeted is None else "target"
     for name in ("image", wanted, "becomes", f"{result.unit}s", "optimal", "method", "forwards", "backwards"):
@@ -50,9 +53,9 @@ def show_attack(result: Attacked, data: Dataset, console: Console, targeted: int
     for row, index in enumerate(data.indices[:ROWS]):
         changed = bool(result.changed[row])
         table.add_row(
-            str(index),
-            str(int(result.labels[row])),
-            str(int(result.decisions[row])) if result.found[row] else "-",
+            literal(f"{index} {names.inputs[row]}" if names.inputs else str(index)),
+            literal(names.label(int(result.labels[row]))),
+            literal(names.label(int(result.decisions[row]))) if result.found[row] else "-",
             str(int(result.distance[row])) if result.found[row] else "none",
             "yes" if changed and result.optimal[row] else "",
             result.methods[row] if changed else "as it is" if result.found[row] else "-",
@@ -65,7 +68,10 @@ def show_attack(result: Attacked, data: Dataset, console: Console, targeted: int
         console.print(f"... and {total - ROWS} more (--out or --json has them all)")
     count = int(result.changed.sum())
     others = f" ({already} need no change)" if already else ""
-    console.print(f"\nfound     {count} of {total - already} images{others}")
+    console.print()
+    if targeted is None:
+        show_classified(total - already, total, data.labels is not None, console)
+    console.print(f"found     {count} of {total - already} images{others}")
     if count:
         optimal = int((result.optimal & result.changed).sum())
         distance = f"mean {result.mean:.3f}, median {result.median:g} {result.unit}s"

@@ -6,10 +6,11 @@ import typer
 
 from l0tre import __version__
 
-__all__ = ["UsageError", "app"]
+__all__ = ["Abort", "UsageError", "app"]
 
 # typer brings its own copy of click's exceptions or imports click, depending on its version; this base is in both.
 UsageError: Any = typer.BadParameter.__mro__[1]
+Abort: Any = typer.Abort
 
 app = typer.Typer(
     add_completion=False,

@@ -1,24 +1,28 @@
 """From options to a network, data and a domain."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 import numpy as np
 
-from l0tre.api.inputs import agree
+from l0tre.api.inputs import agree, check_scale
+from l0tre.api.tables import table_domain
 from l0tre.arrays import read_array_or_archive
 from l0tre.cli.options import Choices, Search
 from l0tre.cli.patience import loads_within
-from l0tre.data import Dataset, load_data
+from l0tre.data import Dataset, from_arrays, load_data
+from l0tre.data.vnnlib import VnnlibProperty, read_vnnlib
 from l0tre.defaults import ATTACK_QUERIES
 from l0tre.domain import Colours, Domain, GridKind, Groups, Range, make_domain
 from l0tre.errors import ConfigError
-from l0tre.evaluation.problem import GuaranteeWish, Settings
+from l0tre.evaluation.problem import GuaranteeWish, Settings, spacing
 from l0tre.memory import parse_size
 from l0tre.model.network import Network
+from l0tre.names import Names
 
-__all__ = ["Setup", "make_settings", "parse_groups", "parse_shape", "prepare"]
+__all__ = ["Setup", "make_settings", "parse_class", "parse_groups", "parse_shape", "prepare"]
 
 
 @dataclass(frozen=True)
@@ -42,8 +46,11 @@ def prepare(model: str, data: str, choices: Choices) -> Setup:
     Returns:
         The network, the data fitted to it, what may change, and the memory.
     """
+    posed = read_vnnlib(Path(data)) if data.endswith(".vnnlib") else None
 
     def read(shape: tuple[int, ...] | None) -> Dataset:
+        if posed is not None:
+            return _middle(posed, shape, data)
         return load_data(
             data,
             input_shape=shape,
@@ -51,6 +58,9 @@ def prepare(model: str, data: str, choices: Choices) -> Setup:
             scale=choices.scale,
             split=choices.split,
             resize=choices.resize,
+            label_column=choices.label_column,
+            row_name=choices.row_name,
+            drop=choices.drop or (),
         )
 
     with loads_within(choices.load_timeout, model):
@@ -61,16 +71,67 @@ def prepare(model: str, data: str, choices: Choices) -> Setup:
             input_shape=parse_shape(choices.input_shape),
             mean=parse_numbers(choices.mean, "--mean"),
             std=parse_numbers(choices.std, "--std"),
+            weights=choices.weights,
         )
     memory = 0 if choices.memory is None else parse_size(choices.memory)
-    domain = make_domain(
+    domain = _domain(network, images, choices) if posed is None else _box(network, posed, choices)
+    check_scale(images, domain)
+    return Setup(network, images, domain, memory)
+
+
+def _middle(posed: VnnlibProperty, shape: tuple[int, ...] | None, name: str) -> Dataset:
+    """The middle of a property's box, as a data set of one."""
+    if shape is None or math.prod(shape) != len(posed.low):
+        raise ConfigError(f"{name} is about {len(posed.low)} inputs, the network takes inputs of shape {shape}")
+    middle = ((posed.low + posed.high) / 2).astype(np.float32).reshape(1, *shape)
+    return from_arrays(middle, [posed.label], input_shape=shape, scale=1, name=name)
+
+
+def _box(network: Network, posed: VnnlibProperty, choices: Choices) -> Domain:
+    """A property's box as what may change, rounded outwards to float32: a proof covers all of it."""
+    if posed.classes != network.classes:
+        raise ConfigError(f"the property is about {posed.classes} scores, the network has {network.classes}")
+    if (choices.low, choices.high, choices.value_range) != ("0", "1", None):
+        raise ConfigError("a VNN-LIB property has its own ranges: leave --low, --high and --range out")
+    low, high = posed.low.astype(np.float32), posed.high.astype(np.float32)
+    low = np.where(low > posed.low, np.nextafter(low, np.float32(-np.inf)), low)
+    high = np.where(high < posed.high, np.nextafter(high, np.float32(np.inf)), high)
+    return make_domain(
         network.input_shape,
         groups=parse_groups(choices.groups),
         mask=None if choices.mask is None else parse_array(choices.mask, "--mask"),
-        low=parse_range(choices.low, "--low"),
-        high=parse_range(choices.high, "--high"),
+        low=low.reshape(network.input_shape),
+        high=high.reshape(network.input_shape),
     )
-    return Setup(network, images, domain, memory)
+
+
+def _domain(network: Network, data: Dataset, choices: Choices) -> Domain:
+    low, high = choices.low, choices.high
+    columns: dict[str, list[str]] = {
+        name: getattr(choices, name) or []
+        for name in ("fixed", "integer", "categorical", "one_hot", "upwards", "downwards")
+    }
+    tabular = choices.label_column is not None or any(columns.values())
+    wish = choices.value_range or ("data" if choices.label_column is not None and (low, high) == ("0", "1") else None)
+    if wish is not None:
+        low, _, high = wish.partition(",")
+        high = low if low == "data" else high
+    if low != "data" and high != "data" and not tabular:
+        return make_domain(
+            network.input_shape,
+            groups=parse_groups(choices.groups),
+            mask=None if choices.mask is None else parse_array(choices.mask, "--mask"),
+            low=parse_range(low, "--low"),
+            high=parse_range(high, "--high"),
+        )
+    if choices.mask is not None or choices.groups not in ("auto", "feature"):
+        raise ConfigError("--mask and --groups go by position, tables by name: give --fixed and --one-hot instead")
+    return table_domain(
+        data,
+        low=None if low == "data" else parse_range(low, "--low"),
+        high=None if high == "data" else parse_range(high, "--high"),
+        **columns,
+    )
 
 
 def make_settings(
@@ -78,6 +139,7 @@ def make_settings(
     memory_bytes: int,
     max_t: int,
     *,
+    domain: Domain | None = None,
     attack_queries: int = ATTACK_QUERIES,
     sample_ms: float = 0.0,
     seed: int = 0,
@@ -85,7 +147,7 @@ def make_settings(
     """How to search, from what the user typed; words that are not known are refused."""
     return Settings(
         max_t=max_t,
-        epsilon=search.epsilon,
+        **spacing(domain, search.epsilon, search.points),
         grid=cast("GridKind", search.grid),
         colours=cast("Colours", search.colours),
         memory_bytes=memory_bytes,
@@ -94,6 +156,16 @@ def make_settings(
         guarantee=cast("GuaranteeWish", search.guarantee),
         attack_queries=attack_queries,
     )
+
+
+def parse_class(text: str, classes: int, names: Names) -> int:
+    """A class by its name or its number."""
+    if text in names.classes:
+        return names.classes.index(text)
+    if text.isdecimal() and int(text) < classes:
+        return int(text)
+    named = f" ({', '.join(names.classes[:12])}{', ...' if len(names.classes) > 12 else ''})" if names.classes else ""
+    raise ConfigError(f"--targeted is {text}: the network has classes 0 to {classes - 1}{named}")
 
 
 def parse_numbers(text: str | None, option: str) -> list[float] | None:

@@ -1,10 +1,13 @@
 """Verdicts for other programs."""
 
+from dataclasses import asdict
 from typing import Any
 
 from torch import Tensor
 
 from l0tre.api.verify import Verdict
+from l0tre.data import Dataset
+from l0tre.evaluation.changes import changes
 from l0tre.model.network import Network
 
 __all__ = ["verdict_dict", "vnncomp"]
@@ -20,11 +23,11 @@ def vnncomp(verdict: Verdict, network: Network, image: Tensor) -> str:
     return "sat\n(" + "\n ".join([*inputs, *outputs]) + ")"
 
 
-def verdict_dict(verdict: Verdict, index: int) -> dict[str, Any]:
-    """The verdict on the image at one position of the data, for JSON."""
-    witness = verdict.witness
+def verdict_dict(verdict: Verdict, image: Dataset) -> dict[str, Any]:
+    """The verdict on a data set of one, for JSON."""
+    witness, names, original = verdict.witness, image.names, image.images[0]
     return {
-        "index": index,
+        "index": image.indices[0],
         "answer": verdict.answer,
         "radius": verdict.radius,
         "lower": verdict.lower,
@@ -36,7 +39,13 @@ def verdict_dict(verdict: Verdict, index: int) -> dict[str, Any]:
         "share": verdict.share,
         "witness": None
         if witness is None
-        else {"label": witness.label, "positions": witness.positions.tolist(), "values": witness.values.tolist()},
+        else {
+            "label": witness.label,
+            "class": names.label(witness.label),
+            "positions": witness.positions.tolist(),
+            "values": witness.values.tolist(),
+            "changes": [asdict(change) for change in changes(witness, original, names)],
+        },
         "seconds": verdict.seconds,
         "queries": verdict.queries,
     }

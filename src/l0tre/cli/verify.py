@@ -10,7 +10,7 @@ from rich.progress import Progress
 
 from l0tre.cli import options as opt
 from l0tre.cli.root import app
-from l0tre.cli.terminal import say, screen
+from l0tre.cli.terminal import literal, say, screen
 from l0tre.errors import CertificateError, ConfigError
 
 if TYPE_CHECKING:
@@ -54,7 +54,12 @@ def verify(
     choices: opt.Choices,
     output: opt.Output,
 ) -> None:
-    """Can changing at most RADIUS groups change the decision? Exit code 0 safe, 1 unsafe, 3 unknown, 2 error."""
+    """Can changing at most RADIUS groups change the decision? Exit code 0 safe, 1 unsafe, 3 unknown, 2 error.
+
+    DATA can be a VNN-LIB property (.vnnlib): its box is what may change, from the box's middle.
+
+    Example: l0tre verify sdnn mnist5k --resize --index 1 --radius 1
+    """
     from l0tre.api.verify import verify as verify_one
     from l0tre.cli.render import memory_dict, show_verdict
     from l0tre.cli.setup import make_settings, prepare
@@ -64,16 +69,23 @@ def verify(
     from l0tre.memory import default_budget
 
     opt.check_budget(time_budget)
+    console = screen(stderr=True)
+
+    def tell(text: str) -> None:
+        if not output.silent:
+            console.print(literal(text), soft_wrap=True)
+
     with stop_on_signal() as stop:
         setup = prepare(model, data, choices)
         image = select(setup.data, indices=[index])
-        settings = make_settings(search, setup.memory_bytes, max(1, radius))
+        settings = make_settings(search, setup.memory_bytes, max(1, radius), domain=setup.domain)
         verdict = verify_one(
             setup.network,
             image,
             radius=radius,
             guarantee=settings.guarantee,
-            epsilon=settings.epsilon,
+            epsilon=search.epsilon,
+            points=search.points,
             grid=settings.grid,
             colours=settings.colours,
             domain=setup.domain,
@@ -81,17 +93,18 @@ def verify(
             time_budget=time_budget,
             stop=stop,
             certificate=certificate,
+            tell=tell,
         )
     written = certificate if verdict.answer == "safe" else None
     if output.as_json or form is Format.JSON:
-        facts = {**verdict_dict(verdict, index), "certificate": written and str(written)}
+        facts = {**verdict_dict(verdict, image), "certificate": written and str(written)}
         say(json.dumps({**facts, **memory_dict(settings.memory_bytes or default_budget(setup.network.device))}))
     elif form is Format.VNNCOMP:
         say(vnncomp(verdict, setup.network, image.images[0]))
     elif output.quiet:
         say(verdict.answer)
     else:
-        show_verdict(verdict, screen())
+        show_verdict(verdict, image.images[0], image.names, screen())
         if written is not None:
             say(f"certificate: {written}")
     raise typer.Exit(EXIT_CODES[verdict.answer])
@@ -116,6 +129,8 @@ def check(
     """Check a proof again, with other code than made it. Exit code 0 it holds, 1 it does not, 2 error.
 
     A file that is missing or no certificate is an error. What is printed was found here, not read from the file.
+
+    Example: l0tre check one.l0cert sdnn mnist5k --resize
     """
     from l0tre.api.check import check as check_proof
     from l0tre.cli.render import show_check

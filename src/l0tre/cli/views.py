@@ -23,17 +23,21 @@ def inspect(
     input_shape: opt.InputShapeOption = None,
     groups: opt.GroupsOption = "auto",
     colours: opt.ColoursOption = "grid",
-    epsilon: opt.EpsilonOption = 0.25,
+    epsilon: opt.EpsilonOption = None,
     device: opt.DeviceOption = "auto",
     load_timeout: opt.LoadTimeoutOption = LOAD_SECONDS,
     as_json: opt.JsonOption = False,
 ) -> None:
-    """Tell how a network will be searched: windows or whole forward passes, how far a pixel reaches, what it saves."""
+    """Tell how a network will be searched: windows or whole forward passes, how far a pixel reaches, what it saves.
+
+    Example: l0tre inspect sdnn
+    """
     from l0tre.api.load import load
     from l0tre.cli.patience import loads_within
-    from l0tre.cli.render import show_description
+    from l0tre.cli.render import show_costs, show_description
     from l0tre.cli.setup import parse_groups, parse_shape
     from l0tre.domain import make_domain, make_grid
+    from l0tre.evaluation.forecast import level_costs
     from l0tre.evaluation.problem import cannot_certify
     from l0tre.exhaustive.describe import describe
     from l0tre.exhaustive.scanner import choose_engine
@@ -41,9 +45,10 @@ def inspect(
     with loads_within(load_timeout, model):
         network = load(model, input_shape=parse_shape(input_shape), device=device)
     domain = make_domain(network.input_shape, groups=parse_groups(groups))
-    grid = make_grid(domain, epsilon, colours=colours)  # type: ignore[arg-type]
+    grid = make_grid(domain, epsilon or 0.25, colours=colours)  # type: ignore[arg-type]
     engine = choose_engine(network, domain.to(network.device), grid.to(network.device))
     description = describe(engine)
+    costs = level_costs(network, domain, grid.shape[1], description.saving)
     why_not = cannot_certify(network)
     if as_json:
         facts = {
@@ -53,9 +58,11 @@ def inspect(
             "certifiable": not why_not,
             "why_not_certifiable": why_not,
         }
-        say(json.dumps({**facts, "unit": domain.unit, "groups": domain.groups, **asdict(description)}, indent=1))
+        about = {"unit": domain.unit, "groups": domain.groups, **asdict(description), "cost": costs}
+        say(json.dumps({**facts, **about}, indent=1))
     else:
         show_description(network, domain, description, why_not, screen())
+        show_costs(costs, domain.unit, screen())
 
 
 @app.command()
@@ -64,7 +71,10 @@ def show(
     as_json: opt.JsonOption = False,
     every: Annotated[bool, typer.Option("--all", help="List all images.")] = False,
 ) -> None:
-    """Print the bounds of a run, for each image and globally; also while it goes on."""
+    """Print the bounds of a run, for each image and globally; also while it goes on.
+
+    Example: l0tre show runs/first
+    """
     from l0tre.cli.render import print_snapshot
     from l0tre.store import read_snapshot
 
@@ -78,7 +88,10 @@ def report(
         Path | None, typer.Option(metavar="FOLDER", help="Write the files here, not into the run folder.")
     ] = None,
 ) -> None:
-    """Write report.html, result.json, bounds.csv and witnesses.npz of a run anew."""
+    """Write report.html, result.json, bounds.csv and witnesses.npz of a run anew.
+
+    Example: l0tre report runs/first
+    """
     from l0tre.evaluation.exports import export_writes
     from l0tre.files import write_all_whole
     from l0tre.report import report_writes

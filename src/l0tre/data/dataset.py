@@ -3,7 +3,7 @@
 import math
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from l0tre.data.layout import fit
 from l0tre.errors import DataError
+from l0tre.names import NO_NAMES, Names
 
 __all__ = ["Dataset", "from_arrays", "select"]
 
@@ -27,12 +28,17 @@ class Dataset:
         labels: int64 [N], none negative, or None.
         indices: Position of each image in its source.
         name: How the user named the source.
+        names: Of inputs, values and classes, where there are any.
+        assumed_scale: What the values were divided by because of their kind, without anybody's saying so; 1 for
+            nothing.
     """
 
     images: Tensor
     labels: Tensor | None
     indices: tuple[int, ...]
     name: str
+    names: Names = NO_NAMES
+    assumed_scale: float = 1.0
 
     def __len__(self) -> int:
         return len(self.images)
@@ -51,8 +57,8 @@ def _as_array(values: Tensor | npt.ArrayLike) -> npt.NDArray[Any]:
     return array
 
 
-def _as_images(array: npt.NDArray[Any], scale: float | None, name: str) -> Tensor:
-    """A float32 copy of an array, divided by ``scale`` (by default 255 for uint8, nothing for floats)."""
+def _as_images(array: npt.NDArray[Any], scale: float | None, name: str) -> tuple[Tensor, float]:
+    """A float32 copy of an array, divided by ``scale`` (by default 255 for uint8, nothing for floats), and by what."""
     if scale is not None and not (scale > 0 and math.isfinite(scale)):
         raise DataError(f"{name}: scale is {scale}; expected a finite number above 0, such as 255")
     if array.dtype.kind not in "iuf":
@@ -68,22 +74,31 @@ def _as_images(array: npt.NDArray[Any], scale: float | None, name: str) -> Tenso
         pixels = np.array(array, dtype=np.float32, order="C")
         if scale is not None:
             pixels /= np.float32(scale)
-    return torch.from_numpy(pixels)
+    return torch.from_numpy(pixels), 1.0 if scale is None else scale
 
 
 def _first(condition: npt.NDArray[np.bool_]) -> int | None:
     return int(condition.argmax()) if condition.any() else None
 
 
-def _as_labels(array: npt.NDArray[Any], count: int, name: str) -> Tensor:
+def _as_labels(
+    array: npt.NDArray[Any], count: int, name: str, classes: Sequence[str]
+) -> tuple[Tensor, tuple[str, ...]]:
+    """Labels as numbers, and the classes' names: those given, or the sorted words that the labels are."""
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1:
         raise DataError(f"{name}: labels have shape {array.shape}; expected one whole number per image, ({count},)")
     if len(array) != count:
         raise DataError(f"{name}: {len(array)} labels for {count} images; expected one label per image")
+    if array.dtype.kind in "OUS" and all(isinstance(word, str) for word in array.tolist()):
+        words = list(classes) or sorted(set(array.tolist()))
+        unknown = next((word for word in array.tolist() if word not in words), None)
+        if unknown is not None:
+            raise DataError(f"{name}: the label {unknown!r} is no class; the classes are {', '.join(words)}")
+        return torch.tensor([words.index(word) for word in array.tolist()]), tuple(words)
     if array.dtype.kind not in "biuf":
-        raise DataError(f"{name}: labels are of type {array.dtype}; expected whole numbers")
+        raise DataError(f"{name}: labels are of type {array.dtype}; expected whole numbers or names of classes")
     if array.dtype.kind == "f":
         bad = _first(~np.isfinite(array) | (array != np.floor(array)))
         if bad is not None:
@@ -91,29 +106,31 @@ def _as_labels(array: npt.NDArray[Any], count: int, name: str) -> Tensor:
     negative = _first(array < 0)
     if negative is not None:
         raise DataError(f"{name}: the label of image {negative} is {array[negative]}; expected 0 or more")
-    return torch.from_numpy(array.astype(np.int64))
+    return torch.from_numpy(array.astype(np.int64)), tuple(classes)
 
 
 def from_arrays(
     images: Tensor | npt.NDArray[Any],
-    labels: Tensor | npt.NDArray[Any] | Sequence[int] | None = None,
+    labels: Tensor | npt.NDArray[Any] | Sequence[int] | Sequence[str] | None = None,
     *,
     input_shape: tuple[int, ...] | None = None,
     scale: float | None = None,
     name: str = "array",
     resize: bool = False,
+    names: Names | None = None,
 ) -> Dataset:
     """Make a data set from arrays or tensors; the values are copied.
 
     Args:
         images: [N, features], [N, H, W], [N, C, H, W] or [N, H, W, C]. Floats are taken as they are, uint8 is
             divided by 255.
-        labels: N whole numbers.
+        labels: N whole numbers, or names of classes; numbered in the order of ``names.classes``, else sorted.
         input_shape: The network's, without the batch; images are brought into it. It also decides which axis
             holds the channels; without it a last axis of 1, 3 or 4 does, if the first one cannot.
         scale: Divide the values by this instead.
         name: For messages and reports.
         resize: Whether images of another height or width are resized by area averaging.
+        names: Of inputs, values and classes.
 
     Returns:
         The data set; its indices are 0 to N - 1.
@@ -121,7 +138,9 @@ def from_arrays(
     Raises:
         DataError: If images or labels cannot be used.
     """
-    pixels = _as_images(_as_array(images), scale, name)
+    names = names or Names()
+    array = _as_array(images)
+    pixels, divided = _as_images(array, scale, name)
     if pixels.numel() == 0:
         raise DataError(f"{name}: holds no images (an array of shape {tuple(pixels.shape)}); expected at least one")
     bad = _first(~torch.isfinite(pixels).flatten(1).all(1).numpy()) if pixels.ndim > 1 else None
@@ -129,8 +148,13 @@ def from_arrays(
         raise DataError(f"{name}: image {bad} holds NaN or infinite values; expected finite numbers")
     fitted = fit(pixels, input_shape, resize=resize, name=name).contiguous()
     count = len(fitted)
-    checked = None if labels is None else _as_labels(_as_array(labels), count, name)
-    return Dataset(fitted, checked, tuple(range(count)), name)
+    checked, classes = None, names.classes
+    if labels is not None:
+        checked, classes = _as_labels(_as_array(labels), count, name, classes)
+    if len(names.features) != fitted[0].numel():
+        names = replace(names, features=(), words={})
+    assumed = divided if scale is None else 1.0
+    return Dataset(fitted, checked, tuple(range(count)), name, replace(names, classes=classes), assumed)
 
 
 def _permutation(count: int, seed: int) -> list[int]:
@@ -181,4 +205,11 @@ def select(
     picked = picked[:limit]
     rows = torch.tensor(picked)
     labels = None if data.labels is None else data.labels[rows]
-    return Dataset(data.images[rows], labels, tuple(data.indices[index] for index in picked), data.name)
+    inputs = tuple(data.names.inputs[index] for index in picked) if data.names.inputs else ()
+    return replace(
+        data,
+        images=data.images[rows],
+        labels=labels,
+        indices=tuple(data.indices[index] for index in picked),
+        names=replace(data.names, inputs=inputs),
+    )

@@ -1,7 +1,6 @@
 """Reading images from single files: numpy's .npz and .npy, and CSV with one image a row."""
 
 import csv
-import logging
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,12 +13,13 @@ from l0tre.arrays import Archive, read_array_or_archive
 from l0tre.data.layout import channels_height_width
 from l0tre.errors import DataError
 from l0tre.limits import refuse_large
+from l0tre.names import NO_NAMES, Names
 
-__all__ = ["Raw", "read_csv", "read_numpy", "rows_of_csv"]
+__all__ = ["Raw", "is_number", "read_csv", "read_numpy", "rows_of_csv"]
 
 CSV_COPIES = 4  # bytes in memory for each of a CSV file: "0," becomes a float32, and arrays are put together
-
-logger = logging.getLogger(__name__)
+LEAST_BRIGHT = 128  # whole numbers that are all below are no 8-bit pictures: somebody has to say what they are
+LEAST_PIXELS = 64  # of a picture in a row that no network says to be one
 
 
 class Raw(NamedTuple):
@@ -29,11 +29,13 @@ class Raw(NamedTuple):
         images: [N, features], [N, H, W], [N, C, H, W] or [N, H, W, C], any type.
         labels: [N] or None.
         scale: What the values are divided by unless the user says otherwise; None: by the type of ``images``.
+        names: Of inputs, values and classes.
     """
 
     images: npt.NDArray[Any]
     labels: npt.NDArray[Any] | None = None
     scale: float | None = None
+    names: Names = NO_NAMES
 
 
 def _image_keys(split: str) -> list[str]:
@@ -104,7 +106,8 @@ def rows_of_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise DataError(f"{path}: cannot be read as CSV ({error}); expected UTF-8 text") from error
 
 
-def _is_number(cell: str) -> bool:
+def is_number(cell: str) -> bool:
+    """Whether a cell holds a number (NaN and infinities are numbers here)."""
     try:
         float(cell)
     except ValueError:
@@ -116,7 +119,7 @@ def _numbers(cells: list[str], line: int, path: Path) -> npt.NDArray[np.float32]
     try:
         return np.array(cells, dtype=np.float32)
     except ValueError as error:
-        column, cell = next((i, cell) for i, cell in enumerate(cells, start=2) if not _is_number(cell))
+        column, cell = next((i, cell) for i, cell in enumerate(cells, start=2) if not is_number(cell))
         raise DataError(f"{path}: line {line}, column {column} holds {cell!r}; expected a number") from error
 
 
@@ -138,26 +141,32 @@ def _unfold(
 
 
 def read_csv(path: Path, input_shape: tuple[int, ...] | None, resize: bool) -> Raw:
-    """Read a CSV with one image a row: the label, then the pixels in the order H, W, C.
+    """Read a CSV with one input a row: the label, then the values (of a picture in the order H, W, C).
 
     Args:
-        path: The file; a first line whose first cell is no number is a header and skipped.
+        path: The file; a first line whose first cell is no number is a header, which names the columns.
         input_shape: The network's, without the batch; without it (or for vectors) rows stay vectors.
         resize: Whether rows of another length are taken as square images, to be resized later.
 
     Returns:
-        The rows. If all pixels are whole numbers of 0 to 255 and some are above 1, the scale is 255.
+        The rows. The scale is 255 if they are 8-bit pictures: whole numbers of 0 to 255, some of 128 or more, for a
+        network that takes images; or in rows of a square number of pixels, some of them 255. Other numbers are kept.
 
     Raises:
         DataError: If a cell is no number, rows differ in length or have no label.
     """
     labels: list[float] = []
     rows: list[npt.NDArray[np.float32]] = []
+    header: list[str] = []
     for position, (line, cells) in enumerate(rows_of_csv(path)):
-        if not _is_number(cells[0]):
+        if not is_number(cells[0]):
             if position == 0:
+                header = [cell.strip() for cell in cells[1:]]
                 continue
-            raise DataError(f"{path}: line {line}, column 1 holds {cells[0]!r}; expected a number, the label")
+            raise DataError(
+                f"{path}: line {line}, column 1 holds {cells[0]!r}; expected a number, the label (for a table, say "
+                "which column it is in: `label_column`)"
+            )
         if len(cells) < 2:
             raise DataError(
                 f"{path}: line {line} holds a single value; expected a label and pixels with commas between"
@@ -172,10 +181,19 @@ def read_csv(path: Path, input_shape: tuple[int, ...] | None, resize: bool) -> R
     if input_shape is not None and pixels.shape[1] == math.prod(input_shape) - 1:
         raise DataError(
             f"{path}: rows hold {pixels.shape[1] + 1} values, as many as the network's inputs {input_shape}; "
-            "expected the label before them"
+            "expected the label before them (for a table, say which column it is in: `label_column`)"
         )
-    scale = None
-    if pixels.max() > 1 and pixels.min() >= 0 and pixels.max() <= 255 and bool((pixels == np.round(pixels)).all()):
-        logger.info("%s: whole numbers up to 255 are taken as pixels and divided by 255", path)
-        scale = 255.0
-    return Raw(_unfold(pixels, input_shape, resize), np.array(labels), scale)
+    pictured = channels_height_width(input_shape) is not None
+    features = tuple(header) if len(header) == pixels.shape[1] and not pictured else ()
+    scale = 255.0 if _are_bytes(pixels, pictured) else None
+    return Raw(_unfold(pixels, input_shape, resize), np.array(labels), scale, Names(features=features))
+
+
+def _are_bytes(rows: npt.NDArray[np.float32], pictured: bool) -> bool:
+    """Whether rows are 8-bit pictures, see :func:`read_csv`."""
+    if rows.min() < 0 or rows.max() > 255 or bool((rows != np.round(rows)).any()):
+        return False
+    if pictured:
+        return bool(rows.max() >= LEAST_BRIGHT)
+    square = any(math.isqrt(rows.shape[1] // c) ** 2 * c == rows.shape[1] for c in (1, 3))
+    return square and rows.shape[1] >= LEAST_PIXELS and bool(rows.max() == 255)

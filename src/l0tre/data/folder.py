@@ -11,6 +11,7 @@ import torch
 from l0tre.data.files import Raw, rows_of_csv
 from l0tre.data.layout import channels_height_width, resize_area
 from l0tre.errors import DataError, require
+from l0tre.names import Names
 
 __all__ = ["read_folder"]
 
@@ -60,6 +61,16 @@ def _listed_labels(listing: Path, files: list[Path]) -> list[int]:
         if path not in found:
             raise DataError(f"{listing}: has no label for {path.relative_to(listing.parent)}; add a row for it")
     return [found[path] for path in files]
+
+
+def _class_names(folder: Path, files: list[Path], labels: list[int] | None) -> tuple[str, ...]:
+    """Names of sub-folders that stand for classes, if they are words."""
+    parents = [path.parent for path in files]
+    if labels is None or (folder / _LABELS).is_file() or folder in parents:
+        return ()
+    ranks = _classes(sorted({path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")}))
+    words = any(not path.name.isdecimal() for path in ranks)
+    return tuple(path.name for path in sorted(ranks, key=lambda path: ranks[path])) if words else ()
 
 
 def _files_and_labels(folder: Path) -> tuple[list[Path], list[int] | None]:
@@ -141,4 +152,6 @@ def read_folder(folder: Path, input_shape: tuple[int, ...] | None, resize: bool)
         images = [
             resize_area(torch.from_numpy(image[None].astype(np.float32)), *target[1:])[0].numpy() for image in images
         ]
-    return Raw(np.stack(images), None if labels is None else np.array(labels), 255.0)
+    inputs = tuple(str(path.relative_to(folder)) for path in files)
+    names = Names(inputs, classes=_class_names(folder, files, labels))
+    return Raw(np.stack(images), None if labels is None else np.array(labels), 255.0, names)

@@ -1,12 +1,15 @@
 """One way in for every source of images."""
 
 import difflib
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from l0tre.data.dataset import Dataset, from_arrays
 from l0tre.data.files import Raw, read_csv, read_numpy
 from l0tre.data.folder import read_folder
 from l0tre.data.named import NAMES, read_named
+from l0tre.data.tables import TableColumns, raw_of_table
 from l0tre.errors import DataError
 
 __all__ = ["load_data"]
@@ -24,9 +27,18 @@ def _unknown(source: str | Path, path: Path) -> DataError:
 
 
 def _read(
-    source: str | Path, input_shape: tuple[int, ...] | None, data_dir: Path | None, split: str, resize: bool
+    source: str | Path,
+    input_shape: tuple[int, ...] | None,
+    data_dir: Path | None,
+    split: str,
+    resize: bool,
+    columns: TableColumns | None,
 ) -> Raw:
     path = Path(source).expanduser()
+    if columns is not None:
+        if path.suffix.lower() != ".csv" or not path.is_file():
+            raise DataError(f"{source}: `label_column` and its like are for tables; expected a .csv file with a header")
+        return raw_of_table(path, columns)
     if str(source) in NAMES and not (isinstance(source, Path) and path.exists()):
         return read_named(str(source), split, data_dir)
     if str(source) and path.is_dir():
@@ -47,8 +59,11 @@ def load_data(
     scale: float | None = None,
     split: str = "test",
     resize: bool = False,
+    label_column: str | None = None,
+    row_name: str | None = None,
+    drop: Sequence[str] = (),
 ) -> Dataset:
-    """Load images and labels.
+    """Load images or a table, and labels.
 
     Args:
         source: A file (.npz, .npy, .csv), a folder of images, or a name: ``digits``, ``mnist5k``, ``mnist``,
@@ -60,6 +75,11 @@ def load_data(
         scale: Divide the values by this instead of the default (255 for pixels of 8 bits, nothing for floats).
         split: ``"test"`` or ``"train"``, for sources that have both.
         resize: Whether images of another height or width are resized to the network's by area averaging.
+        label_column: For a CSV table with a header: the column with the class, by name or by position from 0 (-1 for
+            the last), ``none`` for no labels. All other columns are features, under their names; words become whole
+            numbers. Values are taken as they are unless ``scale`` is given.
+        row_name: Column that names the rows of a table.
+        drop: Columns of a table that are left out.
 
     Returns:
         The data set; its indices are the positions in the source.
@@ -70,15 +90,24 @@ def load_data(
     """
     if split not in _SPLITS:
         raise DataError(f"the split is {split!r}; expected {' or '.join(_SPLITS)}")
+    columns = None
+    if label_column is not None or row_name is not None or drop:
+        if label_column is None:
+            raise DataError(f"{source}: `row_name` and `drop` need `label_column`; give none if there are no labels")
+        columns = TableColumns(label_column, row_name, tuple(drop))
     try:
-        raw = _read(source, input_shape, None if data_dir is None else Path(data_dir), split, resize)
+        raw = _read(source, input_shape, None if data_dir is None else Path(data_dir), split, resize, columns)
     except OSError as error:
         raise DataError(f"{source}: cannot be read ({error}); check the path and its permissions") from error
-    return from_arrays(
+    data = from_arrays(
         raw.images,
         raw.labels,
         input_shape=input_shape,
         scale=raw.scale if scale is None else scale,
         name=str(source),
         resize=resize,
+        names=raw.names,
     )
+    # What a reader took for pictures of 8 bits was its own guess, like that of from_arrays for uint8.
+    assumed = raw.scale if scale is None and raw.scale is not None else data.assumed_scale
+    return replace(data, assumed_scale=assumed)

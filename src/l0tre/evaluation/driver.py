@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 from l0tre.errors import ConfigError
 from l0tre.evaluation.attack_steps import strengthen
-from l0tre.evaluation.grid_steps import exhaust, look_for_witnesses, sample_all
+from l0tre.evaluation.grid_steps import exhaust, is_cheap, look_for_witnesses, sample_all
 from l0tre.evaluation.ledger import Ledger
 from l0tre.evaluation.problem import Problem
 from l0tre.evaluation.proof_steps import prove
@@ -24,6 +24,7 @@ def drive(
     time_budget: float | None = None,
     stop: Callable[[], bool] = lambda: False,
     on_evidence: OnEvidence | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> Iterator[Snapshot]:
     """Improve the bounds until the search is complete, the time is spent, or the caller stops.
 
@@ -31,9 +32,11 @@ def drive(
         problem: Network, inputs, domain and settings.
         state: Bounds and positions to go on from; updated in place, always consistent between two snapshots.
         recorder: Told of every step before its snapshot is given out.
-        time_budget: Seconds for this call; ``None`` for no limit. At least one step is made.
-        stop: Asked in every step; once it says yes, that step is the last one.
+        time_budget: Seconds for this call; ``None`` for no limit. At least one step is made. A later step that has
+            lasted for some time is then left between two of its batches.
+        stop: Asked in every step, before each of its batches; once it says yes, that step is the last one.
         on_evidence: Told of every node of a certified proof.
+        tell: Takes sentences for the user, such as what a long level will cost; default a warning in the log.
 
     Yields:
         A snapshot after every step; the last one has ``finished`` set if the search is complete up to ``max_t``.
@@ -45,7 +48,7 @@ def drive(
     def over() -> bool:
         return stop() or (time_budget is not None and time.monotonic() - began >= time_budget)
 
-    ledger = Ledger(problem, state, recorder, over)
+    ledger = Ledger(problem, state, recorder, over, tell)
     for _ in _steps(ledger, on_evidence):
         yield ledger.snapshot()
         if ledger.ending:
@@ -60,10 +63,15 @@ def _steps(ledger: Ledger, on_evidence: OnEvidence | None) -> Iterator[None]:
     settings = ledger.problem.settings
     if settings.sample_ms:
         yield from sample_all(ledger)
-    elif settings.guarantee == "certified":
-        yield from look_for_witnesses(ledger)
+    elif settings.guarantee == "certified" and ledger.problem.network.thresholds is None:
+        # Trying every single group is for upper bounds alone. Where it costs far more than the attacks it comes last.
+        first = is_cheap(ledger)
+        if first:
+            yield from look_for_witnesses(ledger)
         yield from strengthen(ledger)
         yield from prove(ledger, on_evidence)
+        if not first:
+            yield from look_for_witnesses(ledger)
     else:
         yield from strengthen(ledger)
         yield from exhaust(ledger)

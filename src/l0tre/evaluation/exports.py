@@ -3,7 +3,7 @@
 import csv
 import html
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from torch import Tensor
 from l0tre.errors import ConfigError, DataError, require
 from l0tre.evaluation.results import ImageBounds, Snapshot
 from l0tre.files import write_whole
+from l0tre.names import Names, names_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["export_writes", "save", "to_dataframe", "to_html"]
 
 COLUMNS = ("index", "label", "lower", "upper", "converged", "guarantee", "seconds", "queries", "level", "state")
+NAMED_COLUMNS = ("name", "class", "becomes_class")
 ROWS = 25  # images in the table of a notebook
 
 
@@ -69,7 +71,8 @@ def save(
 def to_dataframe(snapshot: Snapshot) -> "pd.DataFrame":
     """See :meth:`Snapshot.to_dataframe`."""
     pandas = require("pandas", "tables")
-    rows = [_row(image) for image in snapshot.images]
+    names, inputs = names_of(snapshot.config)
+    rows = [_row(image, names, inputs) for image in snapshot.images]
     return pandas.DataFrame(rows).astype({"becomes": "Int64"}).set_index("index")  # whole numbers beside gaps
 
 
@@ -77,16 +80,17 @@ def to_html(snapshot: Snapshot) -> str:
     """The bounds as a small table for notebooks."""
     names = ("image", "label", "lower", "upper", "guarantee", "converged", "becomes")
     shown = snapshot.images[:ROWS]
+    known, inputs = names_of(snapshot.config)
     body = "".join(
         _line(
             "td",
-            image.index,
-            image.label,
+            inputs.get(image.index, image.index),
+            known.label(image.label),
             image.lower,
             image.upper if image.witness is not None else f"{image.upper} (no witness)",
             image.guarantee,
             "yes" if image.converged else "no",
-            "" if image.witness is None else image.witness.label,
+            "" if image.witness is None else known.label(image.witness.label),
         )
         for image in shown
     )
@@ -99,11 +103,15 @@ def _line(kind: str, *cells: object) -> str:
     return f"<tr>{''.join(f'<{kind}>{html.escape(str(cell))}</{kind}>' for cell in cells)}</tr>"
 
 
-def _row(image: ImageBounds) -> dict[str, Any]:
-    """An image as a row: its entry in the JSON, and of the witness only its decision."""
+def _row(image: ImageBounds, names: Names, inputs: Mapping[int, str]) -> dict[str, Any]:
+    """An image as a row: its entry in the JSON, of the witness only its decision, and names where there are any."""
     entry = image.to_dict()
     witness = entry.pop("witness")
-    return {**entry, "becomes": None if witness is None else witness["label"]}
+    named = {"name": inputs[image.index]} if image.index in inputs else {}
+    if names.classes:
+        named["class"] = names.label(image.label)
+        named["becomes_class"] = "" if witness is None else names.label(witness["label"])
+    return {**entry, "becomes": None if witness is None else witness["label"], **named}
 
 
 def _originals(
@@ -133,9 +141,13 @@ def _write_json(path: Path, snapshot: Snapshot) -> None:
 
 def _write_csv(path: Path, snapshot: Snapshot) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
+        names, inputs = names_of(snapshot.config)
+        # Columns of names come last, and only if there are any, so that files without them stay as they were.
+        rows = [_row(image, names, inputs) for image in snapshot.images]
+        extra = [name for name in NAMED_COLUMNS if any(name in row for row in rows)]
+        writer = csv.DictWriter(file, [*COLUMNS, *extra], extrasaction="ignore")
         writer.writeheader()
-        writer.writerows({**image.to_dict(), "state": snapshot.state} for image in snapshot.images)
+        writer.writerows({**row, "state": snapshot.state} for row in rows)
 
 
 def _write_npz(path: Path, snapshot: Snapshot, images: Tensor, indices: tuple[int, ...]) -> None:

@@ -5,15 +5,20 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from l0tre.defaults import ATTACK_QUERIES
+from l0tre.evaluation.forecast import Forecast
 from l0tre.evaluation.ledger import Ledger
 from l0tre.evaluation.lipschitz_decision import lipschitz_decision
 from l0tre.evaluation.visit import Level, visit
+from l0tre.exhaustive.describe import describe
 from l0tre.exhaustive.grid_scan import Chunk, make_level
 from l0tre.exhaustive.grid_search import Decision, GridSearch, end_of
 from l0tre.exhaustive.sampled import SampleSearch
 from l0tre.exhaustive.scanner import choose_engine, make_scanner
 
-__all__ = ["exhaust", "look_for_witnesses", "sample_all"]
+__all__ = ["exhaust", "is_cheap", "look_for_witnesses", "sample_all"]
+
+CHEAP = 20  # attacks on an image that trying its single groups may cost before it is put off
 
 # Which sets of a chunk are safe for some images of the problem: bool ``[images, sets]``.
 SafeSets = Callable[[int, Sequence[int], Chunk], Tensor]
@@ -45,6 +50,14 @@ def look_for_witnesses(ledger: Ledger) -> Iterator[None]:
     yield from _go_through(ledger, 1, todo, None, proves=False)
 
 
+def is_cheap(ledger: Ledger) -> bool:
+    """Whether trying every single group costs at most some attacks' worth of forward passes."""
+    problem = ledger.problem
+    engine = choose_engine(problem.network, problem.domain, problem.grid)
+    passes = problem.domain.groups * problem.grid.shape[1] / describe(engine).saving
+    return passes <= CHEAP * max(ATTACK_QUERIES, problem.settings.attack_queries)
+
+
 def sample_all(ledger: Ledger) -> Iterator[None]:
     """The real-time mode: some milliseconds for each image, upper bounds only."""
     problem, settings = ledger.problem, ledger.problem.settings
@@ -72,6 +85,13 @@ def _go_through(
     engine = choose_engine(problem.network, problem.domain, problem.grid, problem.tuning)
     scanner, most, width = make_scanner(engine, level, ledger.batcher, problem.settings.memory_bytes, problem.tuning)
     work = Level(t, todo)
+    forecast = Forecast(t, len(todo), len(todo) * level.sets * level.points, problem.domain.unit)
+
+    def share() -> float:
+        done = [1.0 if i in work.over else min(1.0, _position(ledger, i) / level.sets) for i in todo]
+        return sum(done) / max(1, len(todo))
+
+    forecast.at = share()
     for block in _blocks(ledger, todo, most):
         kept = [ledger.state.partials[image] for image in block if image in ledger.state.partials]
         images, claims = problem.images[block], problem.specification.pick(block)
@@ -79,7 +99,10 @@ def _go_through(
         search = GridSearch(
             scanner, level, ledger.batcher, images, claims, kept, width=width, decide=decide, proves=proves
         )
-        yield from visit(ledger, work, search, block, closes=proves)
+        for _ in visit(ledger, work, search, block, closes=proves):
+            if not forecast.said and (sentence := forecast.sentence(share())):
+                ledger.tell(sentence)
+            yield
 
 
 def _for_block(safe_sets: SafeSets, t: int, block: Sequence[int]) -> Decision:

@@ -1,19 +1,24 @@
 """Bookkeeping of an evaluation: bounds that only get better, work spent, and what is told to the recorder."""
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from torch import Tensor
 
+from l0tre.admission import admit
 from l0tre.certify.proof import Proof
 from l0tre.evaluation.problem import Problem
 from l0tre.evaluation.results import HistoryPoint, Snapshot, make_witness
 from l0tre.evaluation.state import Recorder, State
 from l0tre.exhaustive.accumulate import changed_groups
 from l0tre.exhaustive.progress import GridProgress
+from l0tre.halting import Clock
 from l0tre.memory import Batcher
 
 __all__ = ["Ledger"]
+
+logger = logging.getLogger("l0tre")
 
 
 class Ledger:
@@ -25,19 +30,31 @@ class Ledger:
         batcher: Runs the network within the memory budget.
         t: The level at work.
         share: How much of it is done, from 0 to 1.
+        tell: Takes sentences for the user: what a long level will cost.
+        clock: Ends steps that take too long after they should stop; the batcher asks it before every batch.
         ending: Whether :meth:`halted` has said yes: what a search keeps only when it is left is then kept.
+        recorded: Whether this session has recorded a step.
     """
 
     def __init__(
-        self, problem: Problem, state: State, recorder: Recorder | None, stop: Callable[[], bool] = lambda: False
+        self,
+        problem: Problem,
+        state: State,
+        recorder: Recorder | None,
+        stop: Callable[[], bool] = lambda: False,
+        tell: Callable[[str], None] | None = None,
     ) -> None:
         self.problem = problem
         self.state = state
         self.recorder = recorder
-        self.batcher = Batcher(problem.network, problem.settings.memory_bytes, problem.tuning)
         self.t = 1
         self.share = 0.0
+        self.tell: Callable[[str], None] = tell or logger.warning
+        self.clock = Clock(self.halted, problem.tuning.grace_seconds)
+        self.clock.rest()
+        self.batcher = Batcher(problem.network, problem.settings.memory_bytes, problem.tuning, self.clock.pulse)
         self.ending = False
+        self.recorded = False
         self._stop = stop
         self._moved = False  # whether a bound has changed since the last record
 
@@ -126,6 +143,7 @@ class Ledger:
         """
         problem, bounds = self.problem, self.state.bounds[image]
         original = problem.images[image]
+        changed = admit(problem.domain, original[None], changed[None])[0]
         support = changed_groups(problem.domain, original[None], changed[None])[0]
         distance = int(support.sum())
         if distance >= bounds.upper:
@@ -145,6 +163,7 @@ class Ledger:
         """Tell the recorder of a step that may have changed some images."""
         state = self.state
         self._moved = False
+        self.recorded = True
         lower, upper = (sum(getattr(b, name) for b in state.bounds) / len(state.bounds) for name in ("lower", "upper"))
         last = state.history[-1] if state.history else None
         point = None

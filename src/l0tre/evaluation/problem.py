@@ -1,7 +1,7 @@
 """An evaluation problem: a network, inputs that it classifies correctly, and what may change in them."""
 
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal, get_args
@@ -21,11 +21,14 @@ from l0tre.memory import Batcher, default_budget
 from l0tre.model.confirm import check_points, differs
 from l0tre.model.network import Network
 from l0tre.objective import LabelMargin, Objective, Specification, specify
+from l0tre.rules import Free, Rules
 from l0tre.tuning import DEFAULT_TUNING, Tuning
 
-__all__ = ["GuaranteeWish", "Problem", "Settings", "cannot_certify", "make_problem", "start"]
+__all__ = ["GuaranteeWish", "Problem", "Settings", "cannot_certify", "make_problem", "spacing", "start"]
 
 GuaranteeWish = Literal["auto", "certified", "grid", "lipschitz"]
+EXACT_STEPS = "the ensemble's own scores: a value of every interval between its thresholds was tried, ties left open"
+DEFAULT_POINTS = 5
 LIPSCHITZ_MOST = 2  # groups that change together: beyond, the constants are too large to prove anything
 
 
@@ -47,6 +50,7 @@ class Settings:
             or ``auto``: certified if the network's operations can be bounded, else grid.
         attack_queries: Forward and backward passes for each image to look for closer adversarial inputs than the
             levels' own search gives (see ``l0tre.attacks``); 0 for none.
+        points: So many grid points for each value instead of those that ``epsilon`` asks for; 0 for these.
     """
 
     max_t: int = 2
@@ -58,6 +62,7 @@ class Settings:
     seed: int = 0
     guarantee: GuaranteeWish = "auto"
     attack_queries: int = ATTACK_QUERIES
+    points: int = 0
 
     def __post_init__(self) -> None:
         if self.max_t < 1:
@@ -71,10 +76,26 @@ class Settings:
             raise ConfigError(f"`sample_ms` is {self.sample_ms} milliseconds: give a time above 0, for example 100")
         if self.attack_queries < 0:
             raise ConfigError(f"`attack_queries` is {self.attack_queries} for each image: give 0 for none, or more")
+        if self.points < 0 or self.points == 1:
+            raise ConfigError(f"`points` is {self.points} for each value: give 2 or more, or 0 to go by `epsilon`")
         if self.memory_bytes < 0:
             raise ConfigError(
                 f"`memory_bytes` is {self.memory_bytes} bytes: give a positive number, or 0 for a share of what is free"
             )
+
+
+def spacing(domain: Domain | None, epsilon: float | None, points: int | None) -> dict[str, Any]:
+    """The settings ``epsilon`` and ``points`` from what the user gave of them.
+
+    One spacing does for values of one scale, such as pixels. For columns of a table it would mean thousands of points
+    for one and two for another, so ranges wider than 1 get as many points as a range of 1 gets by default.
+    """
+    if epsilon is not None and points:
+        raise ConfigError("`epsilon` and `points` both say how fine the grid is: give one of them")
+    if points is not None or epsilon is not None:
+        return {"epsilon": 0.25 if epsilon is None else epsilon, "points": points or 0}
+    wide = domain is not None and bool(((domain.high - domain.low)[domain.members] > 1).any())
+    return {"epsilon": 0.25, "points": DEFAULT_POINTS if wide else 0}
 
 
 @dataclass(frozen=True)
@@ -122,6 +143,7 @@ def make_problem(
     objective: Objective | None = None,
     extra_config: Mapping[str, Any] | None = None,
     tuning: Tuning = DEFAULT_TUNING,
+    pulse: Callable[[], None] = lambda: None,
 ) -> Problem:
     """Check everything and set up an evaluation.
 
@@ -135,6 +157,7 @@ def make_problem(
         objective: What must not change; default the decision for the label.
         extra_config: More entries for ``config``, such as file names.
         tuning: How much is done at a time.
+        pulse: Called before every batch of images that are classified; may raise ``Halted``.
 
     Returns:
         The problem, without the inputs that the network misclassifies.
@@ -157,7 +180,7 @@ def make_problem(
     settings, reason = _decide(network, settings, domain, images)
     if settings.guarantee != "certified":
         count_sets(domain.groups, settings.max_t)  # refuses a space that is too large to number
-    scores = Batcher(network, settings.memory_bytes, tuning).run(len(images), lambda a, b: images[a:b])
+    scores = Batcher(network, settings.memory_bytes, tuning, pulse).run(len(images), lambda a, b: images[a:b])
     if not torch.isfinite(scores).all():
         bad = int((~torch.isfinite(scores)).any(1).nonzero()[0])
         raise ModelError(f"the network gives NaN or infinite scores for image {places[bad]}: check the model")
@@ -166,7 +189,7 @@ def make_problem(
     whole = network
     network, specification = specify(whole, objective or LabelMargin(), wanted)
     if network is not whole:  # a view has scores of its own
-        scores = Batcher(network, settings.memory_bytes, tuning).run(len(images), lambda a, b: images[a:b])
+        scores = Batcher(network, settings.memory_bytes, tuning, pulse).run(len(images), lambda a, b: images[a:b])
         wanted, predicted = specification.labels, scores.argmax(1)
     correct = specification.margins(scores) > 0
     excluded = tuple(
@@ -186,10 +209,11 @@ def make_problem(
             "fingerprint": network.fingerprint,
             "input_shape": list(network.input_shape),
             "classes": network.classes,
+            **({"reading": network.reading} if network.reading else {}),
         },
         "domain": {"unit": domain.unit, "groups": domain.groups},
         "settings": asdict(settings),
-        "guarantee": _describe(settings, reason),
+        "guarantee": _describe(settings, reason, network),
         "device": str(network.device),
         "versions": _versions(),
         **(extra_config or {}),
@@ -201,7 +225,7 @@ def make_problem(
         tuple(places[i] for i in correct.nonzero()[:, 0].tolist()),
         excluded,
         on_device,
-        make_grid(domain, settings.epsilon, settings.grid, _colours(domain, settings)).to(network.device),
+        _grid(network, domain, settings).to(network.device),
         settings,
         config,
         tuning,
@@ -230,6 +254,14 @@ def _decide(network: Network, settings: Settings, domain: Domain, images: Tensor
     """Settle the guarantee; the reason says why the network cannot be certified."""
     if settings.sample_ms or settings.guarantee == "grid":
         return replace(settings, guarantee="grid"), ""
+    if network.thresholds is not None and settings.guarantee in ("auto", "certified"):
+        single = domain.sizes == 1
+        if isinstance(domain.rules, Rules):
+            single |= domain.rules.counts > 0
+        if bool(single.all()):
+            return replace(settings, guarantee="certified"), ""
+    if settings.guarantee == "lipschitz" and not isinstance(domain.rules, Free):
+        raise ConfigError("the lipschitz guarantee is for ranges without lists, whole numbers and directions")
     # When it was loaded, the domain was not known.
     reason = cannot_certify(network) or differs(network, check_points(*domain.box, images))
     if not reason:
@@ -248,16 +280,22 @@ def _decide(network: Network, settings: Settings, domain: Domain, images: Tensor
     )
 
 
-def _describe(settings: Settings, reason: str) -> dict[str, str]:
+def _describe(settings: Settings, reason: str, network: Network) -> dict[str, str]:
     """The guarantee in the stored configuration: kind, soundness in floating point, why not a stronger one."""
     kind = "sampled" if settings.sample_ms else settings.guarantee
     arithmetic = {
-        "certified": ARITHMETIC,
+        "certified": ARITHMETIC if network.thresholds is None else EXACT_STEPS,
         "lipschitz": "real arithmetic; margins at the grid's points less their float32 errors, or in float64",
         "grid": "float32 as the network's own source computes, ties left open",
         "sampled": "none",
     }
     return {"kind": kind, "arithmetic": arithmetic[kind], **({"note": reason} if reason else {})}
+
+
+def _grid(network: Network, domain: Domain, settings: Settings) -> Tensor:
+    by_thresholds = network.thresholds if settings.guarantee == "certified" else None
+    colours = _colours(domain, settings)
+    return make_grid(domain, settings.epsilon, settings.grid, colours, points=settings.points, thresholds=by_thresholds)
 
 
 def _colours(domain: Domain, settings: Settings) -> Colours:

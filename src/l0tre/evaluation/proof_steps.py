@@ -5,7 +5,9 @@ from collections.abc import Iterator
 from l0tre.certify.proof_search import begin_search
 from l0tre.certify.prover import Prover, make_prover
 from l0tre.evaluation.ledger import Ledger
+from l0tre.evaluation.listed_search import ListedSearch
 from l0tre.evaluation.visit import Level, OnEvidence, visit
+from l0tre.rules import Rules
 
 __all__ = ["prove"]
 
@@ -21,6 +23,9 @@ def prove(ledger: Ledger, on_evidence: OnEvidence | None = None) -> Iterator[Non
         After every recorded step.
     """
     problem = ledger.problem
+    if isinstance(problem.domain.rules, Rules):
+        yield from _prove_under_rules(ledger)
+        return
     prover = make_prover(problem.network, problem.domain, ledger.batcher, problem.settings.memory_bytes, problem.tuning)
     boxed: set[int] = set()  # images whose cells are too large to bound
     for t in range(1, problem.settings.max_t + 1):
@@ -41,6 +46,16 @@ def prove(ledger: Ledger, on_evidence: OnEvidence | None = None) -> Iterator[Non
                     yield from schedule.work(block, patience * len(block), boxes=boxes)
             todo = [image for image in todo if image not in schedule.level.over]
             patience *= 2
+
+
+def _prove_under_rules(ledger: Ledger) -> Iterator[None]:
+    for t in range(1, ledger.problem.settings.max_t + 1):
+        ledger.t = t
+        level = Level(t, [image for image in ledger.pending() if ledger.state.bounds[image].lower == t - 1])
+        for image in level.images:
+            ledger.forget(image)
+            search = ListedSearch(ledger.problem, image, t, ledger.batcher, ledger.halted)
+            yield from visit(ledger, level, search, [image])
 
 
 class _Schedule:

@@ -6,11 +6,13 @@ All bounds count groups (pixels, features, or the user's own groups; ``Snapshot.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from l0tre.names import Names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,8 +59,18 @@ class Witness:
         """Number of groups that differ from the original."""
         return len(self.groups)
 
-    def apply(self, image: Tensor) -> Tensor:
-        """The adversarial input, from the original one of any shape."""
+    @overload
+    def apply(self, image: Tensor) -> Tensor: ...
+
+    @overload
+    def apply(self, image: np.ndarray) -> np.ndarray: ...
+
+    def apply(self, image: Tensor | np.ndarray) -> Tensor | np.ndarray:
+        """The adversarial input, from the original one of any shape, as a tensor or an array as that is."""
+        if isinstance(image, np.ndarray):
+            array = image.astype(np.float32).reshape(-1)
+            array[self.positions.numpy()] = self.values.numpy()
+            return array.reshape(image.shape)
         changed = image.flatten().clone()
         changed[self.positions.to(image.device)] = self.values.to(image.device)
         return changed.reshape(image.shape)
@@ -150,9 +162,13 @@ class Excluded:
     @property
     def reason(self) -> str:
         """Why it is left out, in words."""
+        return self.reason_in(Names())
+
+    def reason_in(self, names: Names) -> str:
+        """The same with the classes' names."""
         if self.predicted == self.label:
-            return f"tie between class {self.label} and another class"
-        return f"classified as {self.predicted}, labelled {self.label}"
+            return f"tie between class {names.label(self.label)} and another class"
+        return f"classified as {names.label(self.predicted)}, labelled {names.label(self.label)}"
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from l0tre.evaluation.ledger import Ledger
-from l0tre.findings import Evidence, LevelSearch
+from l0tre.exhaustive.grid_search import GridSearch
+from l0tre.exhaustive.sampled import SampleSearch
+from l0tre.findings import Evidence, Findings, LevelSearch
+from l0tre.halting import Halted
 
 __all__ = ["Level", "OnEvidence", "visit"]
 
@@ -62,8 +65,13 @@ def visit(
         After every recorded step; what is left is then kept.
     """
     began = last = time.monotonic()
+    gained = False  # whether anything was done since the session came here
     while rows := search.rows():
-        found = search.step()
+        if isinstance(search, GridSearch | SampleSearch):
+            found = _step_in_batches(ledger, search, first=not (gained or ledger.recorded))
+        else:  # a proof's step feels a clock of its own
+            found = search.step()
+        gained = True
         for row, changed in found.candidates:
             ledger.offer(block[row], changed)
         for row, safe in found.decided.items():
@@ -73,8 +81,8 @@ def visit(
                 on_evidence(level.t, block[evidence.row], evidence)
         for row, queries in found.queries.items():
             ledger.spend([block[row]], 0.0, queries)
-        gained = [row for row in search.rows() if ledger.is_done(block[row])]
-        search.drop(gained)
+        settled = [row for row in search.rows() if ledger.is_done(block[row])]
+        search.drop(settled)
         left = search.rows()
         for row in search.handed:
             ledger.keep(block[row], search.progress(row))
@@ -83,9 +91,9 @@ def visit(
                 row for row in rows if row not in left and (row not in search.handed or ledger.is_done(block[row]))
             ]
         else:
-            ended = gained
+            ended = settled
             for row in rows:
-                if row not in left and row not in gained:
+                if row not in left and row not in settled:
                     ledger.keep(block[row], search.progress(row))
         closed = [block[row] for row in ended]
         ledger.close(closed)
@@ -106,3 +114,21 @@ def visit(
             yield
         if out_of_time:
             return
+
+
+def _step_in_batches(ledger: Ledger, search: GridSearch | SampleSearch, *, first: bool) -> Findings:
+    """A step that is left between two batches when it should stop; the first one of a session is made nevertheless.
+
+    So a run that is stopped again and again still gets on.
+    """
+    ledger.clock.start()
+    try:
+        return search.step()
+    except Halted:
+        if not first:
+            return Findings()
+    finally:
+        ledger.clock.rest()
+    if isinstance(search, GridSearch):
+        search.narrow()
+    return search.step()

@@ -5,21 +5,25 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from l0tre.admission import admit
 from l0tre.domain import Domain
 from l0tre.exhaustive.grid_scan import Level, solutions
 from l0tre.exhaustive.ranking import Ranking
+from l0tre.halting import Halted
 from l0tre.memory import Batcher
 from l0tre.model.network import round_off
 from l0tre.objective import Specification
 
-__all__ = ["accumulate", "changed_groups", "flipped", "tighten"]
+__all__ = ["PREFIXES", "accumulate", "changed_groups", "flipped", "longest", "prefixes", "tighten"]
+
+PREFIXES = 32  # accumulations that are looked at together at the least: most decisions change early
 
 
 @torch.inference_mode()
 def accumulate(
     batcher: Batcher, level: Level, images: Tensor, specification: Specification, ranking: Ranking
-) -> tuple[Tensor, Tensor, int]:
-    """The paper's N tensor: apply the first, the first two, ... ranked perturbations, all in one batched query.
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The paper's N tensor: apply the first, the first two, ... ranked perturbations until the decision changes.
 
     Where two perturbations disagree about a group, the higher ranked one keeps it.
 
@@ -32,23 +36,56 @@ def accumulate(
 
     Returns:
         ``found``, bool ``[images]``; ``changed``, float32 ``[images, values]``: the first accumulation with another
-        decision (the original where none was found); and the number of forward passes for each image.
+        decision (the original where none was found); and int64 ``[images]``, forward passes spent.
     """
-    count, kept = ranking.sets.shape
+    found = torch.zeros(len(images), dtype=torch.bool, device=images.device)
+    changed, queries = images.clone(), torch.zeros(len(images), dtype=torch.int64, device=images.device)
+    first, most = 0, longest(ranking)
+    while first < most and not bool(found.all()):
+        last = min(first + max(PREFIXES, batcher.rows // len(images)), most)
+        left = (~found).nonzero()[:, 0]
+        part = Ranking(ranking.values[left], ranking.sets[left], ranking.points[left])
+        hit, inputs = prefixes(batcher, level, images[left], specification.pick(left), part, first, last)
+        found[left], changed[left] = hit, inputs
+        queries[left] += last - first
+        first = last
+    return found, changed, queries
+
+
+def longest(ranking: Ranking) -> int:
+    """Most sets that are ranked for any image."""
+    return int((ranking.sets >= 0).sum(1).max()) if len(ranking.sets) else 0
+
+
+@torch.inference_mode()
+def prefixes(
+    batcher: Batcher,
+    level: Level,
+    images: Tensor,
+    specification: Specification,
+    ranking: Ranking,
+    first: int,
+    last: int,
+) -> tuple[Tensor, Tensor]:
+    """A part of :func:`accumulate`: the accumulations of ``first + 1`` to ``last`` ranked perturbations.
+
+    Returns:
+        ``found`` and ``changed``, as there.
+    """
+    count, length = len(images), last - first
     touched, targets = _first_touch(level, images, ranking)
 
-    def make(first: int, last: int) -> Tensor:
-        row = torch.arange(first, last, device=images.device)
-        image, step = row // kept, row % kept
+    def make(start: int, stop: int) -> Tensor:
+        row = torch.arange(start, stop, device=images.device)
+        image, step = row // length, first + row % length
         x = torch.where(touched[image] <= step[:, None], targets[image], images[image])
         return x.reshape(-1, *level.domain.shape)
 
-    scores = batcher.run(count * kept, make)
-    hit = flipped(scores, specification.repeat(kept)).reshape(count, kept)
+    scores = batcher.run(count * length, make)
+    hit = flipped(scores, specification.repeat(length)).reshape(count, length)
     found = hit.any(1)
-    step = hit.int().argmax(1)  # the first True
-    changed = torch.where((touched <= step[:, None]) & found[:, None], targets, images)
-    return found, changed, kept
+    step = first + hit.int().argmax(1)  # the first True
+    return found, torch.where((touched <= step[:, None]) & found[:, None], targets, images)
 
 
 def _first_touch(level: Level, images: Tensor, ranking: Ranking) -> tuple[Tensor, Tensor]:
@@ -75,7 +112,7 @@ def _first_touch(level: Level, images: Tensor, ranking: Ranking) -> tuple[Tensor
     targets = torch.cat([images, images[:, :1]], 1).scatter(1, positions, values.reshape(count, -1))
     ranks = torch.full((count, spare + 1), kept, device=images.device)
     ranks.scatter_(1, positions, rank[..., None].expand(-1, -1, -1, width).reshape(count, -1))
-    return ranks[:, :spare], targets[:, :spare]
+    return ranks[:, :spare], admit(level.domain, images, targets[:, :spare])
 
 
 @torch.inference_mode()
@@ -98,7 +135,7 @@ def tighten(
         images: float32 ``[images, values]``, the originals.
         specification: What must hold of each image.
         changed: float32 ``[images, values]``, inputs with another decision.
-        stop: Asked before each round; ends early with what there is.
+        stop: Asked before each round; ends early with what there is, as it does when the batcher's pulse halts it.
 
     Returns:
         float32 ``[images, values]``, with fewer or as many changed groups; and int64 ``[images]``, the forward passes
@@ -117,12 +154,19 @@ def tighten(
             x = changed[rows].scatter_(1, positions, images[rows].gather(1, positions))
             return x.reshape(-1, *domain.shape)
 
-        scores = batcher.run(len(image), restore_one)
+        try:
+            scores = batcher.run(len(image), restore_one)
+        except Halted:
+            break
         queries += torch.bincount(image, minlength=len(images))
         order = torch.full(support.shape, float("inf"), device=images.device)
         order[owner, group] = specification.pick(image).margins(scores) + round_off(scores)
         ranked = order.argsort(dim=1, stable=True)
-        better, spent = _restore_prefix(batcher, domain, images, specification, changed, active, ranked, support.sum(1))
+        sizes = support.sum(1)
+        try:
+            better, spent = _restore_prefix(batcher, domain, images, specification, changed, active, ranked, sizes)
+        except Halted:
+            break
         queries.index_add_(0, active, spent)
         alive = order.amin(1) < 0
         changed[active] = torch.where(alive[:, None], better, changed[active])

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from l0tre.admission import admit
 from l0tre.domain import Domain
 from l0tre.errors import ModelError
 from l0tre.exhaustive.subsets import count_sets, unrank
@@ -20,6 +21,9 @@ from l0tre.model.rounding import Error, Peaks, RoundOff, make_round_off
 from l0tre.objective import Specification
 
 __all__ = ["Chunk", "Level", "checked", "make_level", "reduce_points", "round_off_of", "scan", "scan_sets", "solutions"]
+
+
+DOUBLE_SHARE = 8  # a row costs so many times more where its round-off is worked out, in float64
 
 
 @dataclass(frozen=True)
@@ -176,7 +180,8 @@ def _scan_points(
 
     def make(row: Tensor) -> Tensor:
         inner = row % per_image
-        x = images[row // per_image].scatter_(1, positions[inner], values[inner])
+        own = images[row // per_image]
+        x = admit(level.domain, own, own.scatter(1, positions[inner], values[inner]))
         return x.reshape(-1, *level.domain.shape)
 
     peaks = Peaks()
@@ -215,7 +220,8 @@ def _decided(
         return margin > round_off(scores)
     safe = margin > error.band
     close = (~safe & ~(margin < -error.band)).nonzero()[:, 0]
-    for rows in close.split(max(1, batcher.rows)) if len(close) else ():
+    for rows in close.split(max(1, batcher.rows // DOUBLE_SHARE)) if len(close) else ():
+        batcher.pulse()
         x = make(rows)
         assert batcher.network.literal is not None
         near = make_round_off(batcher.network.literal, *domain.box, None, x.flatten(1))

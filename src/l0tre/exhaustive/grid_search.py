@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from l0tre.exhaustive.accumulate import accumulate, tighten
+from l0tre.exhaustive.accumulate import PREFIXES, longest, prefixes, tighten
 from l0tre.exhaustive.grid_scan import Chunk, Level, solutions
 from l0tre.exhaustive.progress import GridProgress, advance, begin, join, split
 from l0tre.exhaustive.ranking import Ranking
@@ -91,13 +91,21 @@ class GridSearch:
         self.state = join(progress, device) if progress else begin(level.t, len(images), kept, device)
         self.scan: Scan | None = None
         self.last = _last_steps(proves)
+        self.reached = 0  # accumulations of the ranking at work that were looked at
+        self.hits: set[int] = set()  # rows whose decision one of them changed
+        self.spent: dict[int, int] = {}  # forward passes by row, for these
+        self.candidates: list[tuple[int, Tensor]] = []
 
     def rows(self) -> list[int]:
         """Rows with work left, in order."""
         return list(self.open)
 
     def step(self) -> Findings:
-        """Scan some sets; or tell which rows are safe; or accumulate one ranking."""
+        """Scan some sets; or tell which rows are safe; or accumulate one ranking.
+
+        Raises:
+            Halted: If the batcher's pulse does; the search's position is then what it was before the step.
+        """
         if not self.open:
             return Findings()
         if self.state.position < self.level.sets:
@@ -111,6 +119,10 @@ class GridSearch:
         if self.state.position == end_of(self.level, proves=self.proves):
             self.over, self.open = self.open, []
         return found
+
+    def narrow(self) -> None:
+        """Make the next steps as small as can be: one that is too long for a short session is never made otherwise."""
+        self.width = 1
 
     def drop(self, rows: Sequence[int]) -> None:
         """Leave some rows: nothing more can be gained for them."""
@@ -151,14 +163,38 @@ class GridSearch:
         return found
 
     def _accumulate(self, ranking: Ranking) -> Findings:
-        rows = torch.tensor(self.open, device=self.images.device)
+        """The accumulations of a ranking, the shortest first, for the rows that have no hit yet.
+
+        Nothing counts before the ranking's end: where a session ends inside it, the next one begins it anew. One that
+        is halted and asked again goes on where it was.
+        """
+        most = longest(ranking)
+        while self.reached < most and (places := [at for at, row in enumerate(self.open) if row not in self.hits]):
+            last = min(self.reached + max(PREFIXES, self.batcher.rows // len(places)), most)
+            found, spent = self._look_at(places, ranking, last)
+            self.candidates += found
+            for row, count in spent.items():
+                self.spent[row] = self.spent.get(row, 0) + count
+            self.reached = last
+        findings = Findings({row: self.spent.get(row, 0) for row in self.open}, self.candidates)
+        self.reached, self.hits, self.spent, self.candidates = 0, set(), {}, []
+        return findings
+
+    def _look_at(
+        self, places: Sequence[int], ranking: Ranking, last: int
+    ) -> tuple[list[tuple[int, Tensor]], dict[int, int]]:
+        """Some accumulations of some rows: candidates, and forward passes by row."""
+        rows = torch.tensor([self.open[place] for place in places], device=self.images.device)
+        at = torch.tensor(places, device=rows.device)
         images, specification = self.images[rows], self.specification.pick(rows)
-        found, changed, each = accumulate(self.batcher, self.level, images, specification, ranking)
-        spent = torch.full_like(rows, each)
+        part = Ranking(ranking.values[at], ranking.sets[at], ranking.points[at])
+        found, changed = prefixes(self.batcher, self.level, images, specification, part, self.reached, last)
+        spent = torch.full_like(rows, last - self.reached)
         hits = found.nonzero()[:, 0]
         better, queries = tighten(
             self.batcher, self.level.domain, images[hits], specification.pick(hits), changed[hits]
         )
         spent.index_add_(0, hits, queries)
-        candidates = [(self.open[hit], better[place]) for place, hit in enumerate(hits.tolist())]
-        return Findings(dict(zip(self.open, spent.tolist(), strict=True)), candidates)
+        self.hits.update(rows[hits].tolist())
+        candidates = [(int(rows[hit]), better[place]) for place, hit in enumerate(hits.tolist())]
+        return candidates, dict(zip(rows.tolist(), spent.tolist(), strict=True))

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from l0tre.exhaustive.accumulate import accumulate, tighten
+from l0tre.exhaustive.accumulate import longest, prefixes, tighten
 from l0tre.exhaustive.grid_scan import Level, scan_sets
 from l0tre.exhaustive.progress import GridProgress
 from l0tre.exhaustive.ranking import empty_ranking, update
 from l0tre.findings import Findings
+from l0tre.halting import Halted
 from l0tre.memory import Batcher
 from l0tre.objective import Specification
 from l0tre.tuning import DEFAULT_TUNING, Tuning
@@ -35,39 +36,51 @@ def sample(
         level: Which subspaces to draw from.
         image: float32 ``[1, values]``.
         specification: What must hold of it.
-        seconds: When to stop. A batch that has begun is finished; at least one is made.
+        seconds: When to stop. At least one batch is made, of a single input where nothing was measured before.
         generator: Draws the subspaces.
         tuning: Which share of the time is for them.
 
     Returns:
         The adversarial input ``[values]``, or ``None``; and the forward passes spent.
     """
-    began, device = time.monotonic(), image.device
+    device = image.device
+    queries = 0
+    if not batcher.row_seconds:
+        batcher.run(1, lambda _, __: image.reshape(1, *level.domain.shape))
+        queries += 1
+    began, looking = time.monotonic(), batcher.within(tuning.sampling_share * seconds)
     by_score = by_margin = empty_ranking(1, min(level.sets, level.domain.groups), device)
     width = max(1, batcher.rows // level.points)
-    queries = 0
-
-    def spent() -> float:
-        return (time.monotonic() - began) / seconds if seconds > 0 else 1.0
-
     while True:
         # Drawing with repetition is cheap at any size; a set drawn twice is looked at once.
         sets = torch.randint(level.sets, (width,), generator=generator).unique().to(device)
         sets = sets[~torch.isin(sets, by_score.sets)]
-        chunk = scan_sets(batcher, level, image, specification, sets, None) if len(sets) else None
-        if chunk is not None:
+        if len(sets):
+            try:
+                chunk = scan_sets(looking, level, image, specification, sets, None)
+            except Halted:
+                batcher.pulse()  # if it was not this image's time alone
+                break
             by_score, by_margin = update(by_score, chunk, "score"), update(by_margin, chunk, "margin")
             queries += len(sets) * level.points
-        if spent() >= tuning.sampling_share or bool(by_margin.values[0, 0] < 0) or queries >= level.sets * level.points:
+        over = time.monotonic() - began >= tuning.sampling_share * seconds
+        if over or bool(by_margin.values[0, 0] < 0) or queries >= level.sets * level.points:
             break
+    rest = batcher.within(seconds - (time.monotonic() - began))
     for ranking in (by_margin, by_score):
-        found, changed, each = accumulate(batcher, level, image, specification, ranking)
-        queries += each
-        if bool(found[0]):
-            better, more = tighten(batcher, level.domain, image, specification, changed, stop=lambda: spent() >= 1)
-            return better[0], queries + int(more[0])
-        if spent() >= 1:
-            break
+        first, most = 0, longest(ranking)
+        while first < most:
+            last = min(first + rest.rows, most)
+            try:
+                found, changed = prefixes(rest, level, image, specification, ranking, first, last)
+            except Halted:
+                batcher.pulse()
+                return None, queries
+            queries += last - first
+            if bool(found[0]):
+                better, more = tighten(rest, level.domain, image, specification, changed)
+                return better[0], queries + int(more[0])
+            first = last
     return None, queries
 
 
@@ -97,11 +110,20 @@ class SampleSearch:
         return list(self.open)
 
     def step(self) -> Findings:
-        """Look for a witness."""
+        """Look for a witness.
+
+        Raises:
+            Halted: If the batcher's pulse does; the image is then looked at anew.
+        """
+        state = self.generator.get_state()
+        try:
+            changed, queries = sample(
+                self.batcher, self.level, self.image, self.specification, self.seconds, self.generator, self.tuning
+            )
+        except Halted:
+            self.generator.set_state(state)
+            raise
         self.open = []
-        changed, queries = sample(
-            self.batcher, self.level, self.image, self.specification, self.seconds, self.generator, self.tuning
-        )
         return Findings({0: queries}, [] if changed is None else [(0, changed)])
 
     def drop(self, rows: Sequence[int]) -> None:

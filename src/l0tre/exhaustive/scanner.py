@@ -15,6 +15,7 @@ from l0tre.locality.single_pixels import Locality, make_locality, table_bytes
 from l0tre.memory import Batcher
 from l0tre.model.network import Network
 from l0tre.objective import Specification
+from l0tre.rules import Free
 from l0tre.tuning import DEFAULT_TUNING, Tuning
 
 __all__ = ["Engine", "Scanner", "choose_engine", "make_scanner"]
@@ -84,6 +85,8 @@ def choose_engine(network: Network, domain: Domain, grid: Tensor, tuning: Tuning
     """
     if network.graph is None:
         return Engine(None, network.note or "the network has no graph of operations")
+    if not isinstance(domain.rules, Free):
+        return Engine(None, "some groups may take only some of the values in their ranges")
     plan = plan_local(network.graph, tuning=tuning)
     if isinstance(plan, str):
         return Engine(None, plan)

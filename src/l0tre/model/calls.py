@@ -14,13 +14,15 @@ from l0tre.model.call_site import Missing, Site, Size, UnsupportedOperationError
 from l0tre.model.graph import Graph, GraphBuilder
 from l0tre.model.refusals import reason
 
-__all__ = ["Call", "Program", "Ref", "graph_from_calls", "run_calls"]
+__all__ = ["Call", "Program", "Ref", "check_harmless", "graph_from_calls", "run_calls"]
 
 # Stands for a dynamic batch; a prime, so that no product of ordinary sizes equals it by chance.
 _DYNAMIC_BATCH = 2_147_483_647
 # Largest constant that may be computed while importing (a file could ask for any size).
 _MAX_ELEMENTS = 2**28
 _CASTS = frozenset(("aten._to_copy.default", "aten.to.dtype", "aten.to.dtype_layout", "aten.to.device"))
+HARMLESS_FUNCTIONS = frozenset(("getitem", "add", "sub", "mul", "floordiv", "mod", "neg", "truediv"))
+BARRED = frozenset(("from_file", "set_", "_print", "_assert_async", "_assert_scalar"))  # touch more than tensors
 _VIEWS = frozenset(("aten.view.default", "aten._unsafe_view.default"))
 _LAYOUT = frozenset(("device", "layout", "memory_format", "pin_memory"))
 
@@ -288,11 +290,31 @@ def graph_from_calls(program: Program) -> Graph:
     return builder.build(output.position)
 
 
+def check_harmless(program: Program) -> None:
+    """Refuse a program that is to be run as it is if it names anything but pure operators on tensors.
+
+    Raises:
+        UnsupportedOperationError: Naming the operator.
+    """
+    for call in _needed(program):
+        namespace, _, rest = call.target.partition(".")
+        if namespace == "_operator":
+            if rest not in HARMLESS_FUNCTIONS:
+                raise _unsupported(call.target)
+            continue
+        if namespace != "aten" or rest.count(".") != 1:
+            raise _unsupported(call.target)
+        schema = _operator(call.target)._schema
+        if schema.is_mutable or rest.partition(".")[0] in BARRED or not schema.returns:
+            raise _unsupported(call.target)
+
+
 def run_calls(program: Program, x: Tensor) -> Tensor:
     """Evaluate a program by torch's own operators, which share nothing with the table of :mod:`l0tre.model.aten`.
 
     Args:
-        program: One that :func:`graph_from_calls` accepts, so that it names harmless operators only.
+        program: One that :func:`graph_from_calls` or :func:`check_harmless` accepts, so that it names harmless
+            operators only.
         x: ``[samples, *input_shape]`` on the CPU. In float64 everything that is float32 in the program is float64.
 
     Returns:

@@ -22,7 +22,8 @@ def guarded(call: Callable[[Tensor], Any], name: str) -> Callable[[Tensor], Tens
             result = call(x.clone())
         if not isinstance(result, Tensor):
             raise ModelError(f"{name} returns a {type(result).__name__}: expected one tensor of scores")
-        check_shape(result, len(x), name)
+        if result.shape not in ((len(x),), (len(x), 1)):  # one number for two classes
+            check_shape(result, len(x), name)
         return result.to(torch.float32)
 
     return scores

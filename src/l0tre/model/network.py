@@ -11,6 +11,7 @@ from torch import Tensor
 from l0tre.errors import ModelError
 from l0tre.model.graph import Graph, run
 from l0tre.model.rounding import Peaks, bends, gates
+from l0tre.names import NO_NAMES, Names
 
 __all__ = ["Network", "exact_float32", "margins", "pick_device", "round_off"]
 
@@ -44,6 +45,10 @@ class Network:
         literal: The operations as the source has them, nothing folded, in float64 on the CPU; a softmax at the end is
             left out. For the round-off of the source.
         double: The source evaluated in float64 on the CPU, by code that shares nothing with the importer.
+        thresholds: For a function that is constant between thresholds (an ensemble of trees), those of each value,
+            float64: values at or below one are on its one side. ``None`` for all others.
+        names: What the source calls its values and classes.
+        reading: How its output was understood, in words, where that is not plain.
         dropped: The softmax or log-softmax at the source's end that the graphs leave out, see ``simplify``.
     """
 
@@ -62,6 +67,9 @@ class Network:
     literal: Graph | None = None
     double: Scores | None = None
     dropped: str = ""
+    thresholds: tuple[Tensor, ...] | None = None
+    names: Names = NO_NAMES
+    reading: str = ""
 
     @torch.inference_mode()
     def scores(self, x: Tensor) -> Tensor:

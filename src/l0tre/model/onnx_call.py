@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from l0tre.errors import ModelError
+from l0tre.model.call_site import UnsupportedOperationError
 from l0tre.model.graph import Attribute, GraphBuilder
 
 __all__ = ["Array", "Call", "Value"]
@@ -48,7 +49,7 @@ class Call:
 
     def refuse(self, reason: str) -> ModelError:
         """The error that says why this node cannot be imported."""
-        return ModelError(f"ONNX node {self.name} ({self.operator}) {reason}")
+        return UnsupportedOperationError(f"ONNX node {self.name} ({self.operator}) {reason}")
 
     def variable(self, index: int = 0) -> int:
         """The position of an input that depends on the network's input."""

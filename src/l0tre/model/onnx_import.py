@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from l0tre.errors import ModelError, require
+from l0tre.model.call_site import UnsupportedOperationError
 from l0tre.model.graph import Graph, GraphBuilder
 from l0tre.model.onnx_call import Array, Call, Value
 from l0tre.model.onnx_limits import refuse_hostile, refuse_large_fold, refuse_large_values
@@ -22,7 +23,7 @@ __all__ = ["import_onnx", "onnx_double_scores", "onnx_input_shape", "onnx_scores
 
 _OLDEST_OPSET = 7
 # TensorProto's codes of the types that an input may have.
-_FLOAT_TYPES: Mapping[int, type[np.floating[Any]]] = {1: np.float32, 10: np.float16, 11: np.float64}
+_FLOAT_TYPES: Mapping[int, type[np.number[Any]]] = {1: np.float32, 2: np.uint8, 10: np.float16, 11: np.float64}
 
 
 @dataclass(frozen=True)
@@ -30,12 +31,12 @@ class _Input:
     """The images that a file asks for: ``batch`` is the written size or 0, ``shape`` that of one sample."""
 
     name: str
-    dtype: type[np.floating[Any]]
+    dtype: type[np.number[Any]]
     batch: int
     shape: tuple[int, ...]
 
 
-def import_onnx(path: Path) -> Graph:
+def import_onnx(path: Path, shape: tuple[int, ...] | None = None) -> Graph:
     """Read the network in an ONNX file.
 
     The first dimension of the input is taken for the batch, whatever size is written there; the graph has no
@@ -43,17 +44,22 @@ def import_onnx(path: Path) -> Graph:
 
     Args:
         path: The file; its external data, if any, must lie in the same folder or below.
+        shape: Of one input, where the file leaves sizes open.
 
     Returns:
         The network, with one output vector ``(classes,)`` per sample.
 
     Raises:
-        UnsupportedOperationError: If it computes in a type narrower than float32.
+        UnsupportedOperationError: If it computes in a type narrower than float32, or by an operator that is not
+            supported.
         ModelError: If the file cannot be read, is inconsistent or needs something that is not supported.
     """
     onnx = require("onnx", "onnx")
     model = _load(path)
-    source, output = _image_input(model, path), _score_output(model, path)
+    _without_maps(model)
+    source, output = _image_input(model, path, shape), _score_output(model, path)
+    if source.dtype is np.uint8:
+        raise UnsupportedOperationError(f"{path} takes whole numbers of 0 to 255, between which it is not defined")
     nodes = _needed(model.graph.node, output)
     _refuse_unsupported(nodes)
     opset = _opset(model, path)
@@ -83,12 +89,15 @@ def import_onnx(path: Path) -> Graph:
     return builder.build(last)
 
 
-def onnx_scores(path: Path) -> Callable[[NDArray[np.float32]], NDArray[np.float32]]:
+def onnx_scores(
+    path: Path, shape: tuple[int, ...] | None = None
+) -> Callable[[NDArray[np.float32]], NDArray[np.float32]]:
     """The scores that onnxruntime gives (on one thread of the processor), to compare with.
 
     Args:
         path: The ONNX file. Where its batch size is fixed, or where it does not run on several samples at once,
             samples are given to it in portions that fit.
+        shape: Of one input, where the file leaves sizes open.
 
     Returns:
         A function from images ``[batch, *input shape]`` to scores ``[batch, classes]``, both float32. It raises
@@ -96,19 +105,22 @@ def onnx_scores(path: Path) -> Callable[[NDArray[np.float32]], NDArray[np.float3
     """
     runtime = require("onnxruntime", "onnx")
     model = _load(path)
-    source, output = _image_input(model, path), _score_output(model, path)
+    mapped = _without_maps(model)
+    source, output = _image_input(model, path, shape), _score_output(model, path)
     options = runtime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 4  # errors are raised below
     try:
-        content = _open_batch(model) or str(path)
+        content = _open_batch(model) or (model.SerializeToString() if mapped else str(path))
         session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's errors have no common base
         raise _unreadable(path, error) from error
 
     def portion(images: Array) -> Array:
         try:
-            scores: Array = session.run([output], {source.name: images.astype(source.dtype)})[0]
+            # Whole numbers are rounded to, not cut off.
+            given = images.round().clip(0, 255) if source.dtype is np.uint8 else images
+            scores: Array = session.run([output], {source.name: given.astype(source.dtype)})[0]
             return scores.astype(np.float32).reshape(len(images), -1)
         except Exception as error:  # as above, and numpy's when the output has no batch dimension
             raise ModelError(f"{path} does not run in onnxruntime: {_one_line(error)}") from error
@@ -129,11 +141,14 @@ def onnx_scores(path: Path) -> Callable[[NDArray[np.float32]], NDArray[np.float3
     return scores
 
 
-def onnx_double_scores(path: Path) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
+def onnx_double_scores(
+    path: Path, shape: tuple[int, ...] | None = None
+) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
     """The scores that onnx's own reference evaluator gives in float64, which shares nothing with the importer.
 
     Args:
         path: The ONNX file. All its float32 values become float64.
+        shape: Of one input, where the file leaves sizes open.
 
     Returns:
         A function from images ``[batch, *input shape]`` to scores ``[batch, classes]``, both float64. It raises
@@ -141,7 +156,8 @@ def onnx_double_scores(path: Path) -> Callable[[NDArray[np.float64]], NDArray[np
     """
     reference = require("onnx.reference", "onnx")
     model = _load(path)
-    source, output = _image_input(model, path), _score_output(model, path)
+    _without_maps(model)
+    source, output = _image_input(model, path, shape), _score_output(model, path)
     try:
         _open_batch(model)
         evaluator = reference.ReferenceEvaluator(widened(model), new_ops=corrected_operators(_opset(model, path)))
@@ -165,9 +181,9 @@ def onnx_double_scores(path: Path) -> Callable[[NDArray[np.float64]], NDArray[np
     return scores
 
 
-def onnx_input_shape(path: Path) -> tuple[int, ...]:
-    """Shape of one input of an ONNX file."""
-    return _image_input(_load(path), path).shape
+def onnx_input_shape(path: Path, shape: tuple[int, ...] | None = None) -> tuple[int, ...]:
+    """Shape of one input of an ONNX file; ``shape`` where the file leaves sizes open."""
+    return _image_input(_load(path), path, shape).shape
 
 
 def _single_only(portion: Callable[[Array], Array], shape: Sequence[int]) -> bool:
@@ -233,7 +249,21 @@ def _load(path: Path) -> Any:
     return model
 
 
-def _image_input(model: Any, path: Path) -> _Input:
+def _without_maps(model: Any) -> bool:
+    """Put the matrix of probabilities in place of the dictionaries that converters of scikit-learn make of it."""
+    changed = False
+    onnx = require("onnx", "onnx")
+    for node in [node for node in model.graph.node if node.op_type == "ZipMap"]:
+        for place, output in enumerate(model.graph.output):
+            if output.name == node.output[0]:
+                matrix = onnx.helper.make_tensor_value_info(node.input[0], onnx.TensorProto.FLOAT, [None, None])
+                model.graph.output[place].CopyFrom(matrix)
+                model.graph.node.remove(node)
+                changed = True
+    return changed
+
+
+def _image_input(model: Any, path: Path, shape: tuple[int, ...] | None) -> _Input:
     weights = {tensor.name for tensor in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in weights]
     if len(inputs) != 1:
@@ -243,20 +273,23 @@ def _image_input(model: Any, path: Path) -> _Input:
     if kind.elem_type not in _FLOAT_TYPES:
         raise ModelError(f"{path} has an input {name} that is not a float tensor; export it with float32")
     sizes = tuple(max(int(dim.dim_value), 0) for dim in kind.shape.dim)
+    if shape is not None and len(shape) == len(sizes) - 1:
+        sizes = (sizes[0], *(size or wish for size, wish in zip(sizes[1:], shape, strict=True)))
     if len(sizes) < 2 or 0 in sizes[1:]:
         written = ", ".join(dim.dim_param or str(dim.dim_value) for dim in kind.shape.dim)
         raise ModelError(
             f"{path} has an input {name} of shape ({written}); expected (batch, ...) with every size but the batch "
-            "fixed: export it again with a fixed height and width"
+            "fixed: give `input_shape`, or export it again with a fixed height and width"
         )
     return _Input(name, _FLOAT_TYPES[kind.elem_type], sizes[0], sizes[1:])
 
 
 def _score_output(model: Any, path: Path) -> str:
-    """The name of the output that holds the scores: the only one, or the only matrix."""
+    """The name of the output that holds the scores: the only one, or the only matrix (of floats)."""
     outputs = list(model.graph.output)
     matrices = [value for value in outputs if len(value.type.tensor_type.shape.dim) == 2]
-    for choice in (outputs, matrices):
+    floats = [value for value in outputs if value.type.tensor_type.elem_type in _FLOAT_TYPES]
+    for choice in (outputs, matrices, floats):
         if len(choice) == 1:
             return str(choice[0].name)
     names = ", ".join(value.name for value in outputs) or "none"
@@ -286,9 +319,9 @@ def _refuse_unsupported(nodes: Iterable[Any]) -> None:
             operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
             why = reason(node.op_type)
             if why:
-                raise ModelError(f"ONNX operator {operator} (node {_label(node)}) {why}")
+                raise UnsupportedOperationError(f"ONNX operator {operator} (node {_label(node)}) {why}")
             known, constant = ", ".join(sorted(OPERATORS)), ", ".join(sorted(FOLDED - set(OPERATORS)))
-            raise ModelError(
+            raise UnsupportedOperationError(
                 f"ONNX operator {operator} (node {_label(node)}) is not supported; supported are {known}, and between "
                 f"constants also {constant}"
             )

@@ -13,6 +13,7 @@ from typing import Any
 from torch import nn
 
 from l0tre.errors import ModelError
+from l0tre.model.estimator import is_estimator
 from l0tre.model.user_code import user_code
 
 __all__ = ["DATA_FILES", "is_reference", "resolve_reference"]
@@ -49,11 +50,13 @@ def resolve_reference(text: str) -> nn.Module | Callable[..., Any]:
         target = _member(module, place, name)
         if not isinstance(target, nn.Module) and callable(target):
             target = _made(target, text)
-    if not callable(target):
+    if not callable(target) and not is_estimator(target):
         raise ModelError(
-            f"{text} is a {type(target).__name__}: expected an nn.Module or a function from a batch to scores"
+            f"{text} is a {type(target).__name__}: expected an nn.Module, a fitted classifier, or a function from "
+            "a batch to scores"
         )
-    return target  # type: ignore[no-any-return]
+    found: nn.Module | Callable[..., Any] = target
+    return found
 
 
 def _member(module: ModuleType, place: str, name: str) -> Any:

@@ -6,7 +6,9 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from l0tre.errors import ConfigError, require
+from l0tre.evaluation.accuracy import classified, counts
 from l0tre.evaluation.results import Snapshot
+from l0tre.names import names_of
 from l0tre.report import chart
 from l0tre.report.pictures import make_cards
 from l0tre.report.words import answer, counted, guarantees, progress, remarks
@@ -68,6 +70,7 @@ def report_writes(
 def _content(snapshot: Snapshot, inputs: Inputs, pictures: int) -> dict[str, Any]:
     """Everything that the template shows."""
     config = snapshot.config
+    names, named = names_of(config)
     return {
         "network": _short(config["model"]["name"]),
         "data": _short(config.get("data", {}).get("name", "")),
@@ -90,10 +93,21 @@ def _content(snapshot: Snapshot, inputs: Inputs, pictures: int) -> dict[str, Any
             ),
         ),
         "distribution": _distribution(snapshot),
-        "cards": make_cards(snapshot.images, inputs, pictures),
+        "cards": make_cards(snapshot.images, inputs, pictures, names),
         "rows": ROWS,
-        "settings": list(_flat({**config, **({"state": snapshot.state} if snapshot.state else {})})),
+        "settings": list(
+            _flat(
+                {
+                    **{key: value for key, value in config.items() if key != "names"},
+                    **({"state": snapshot.state} if snapshot.state else {}),
+                }
+            )
+        ),
         "counted": counted,
+        "name": lambda index: f"{index} {named[index]}" if index in named else str(index),
+        "label": names.label,
+        "names": names,
+        "classified": classified(*counts(snapshot)[:2], labelled=counts(snapshot)[2]),
     }
 
 

@@ -9,25 +9,18 @@ import torch
 from torch import Tensor
 
 from l0tre.domain import Domain
+from l0tre.evaluation.changes import Change, changes
 from l0tre.evaluation.results import ImageBounds, Witness
 from l0tre.figures.pictures import is_picture, plane, png, shades
+from l0tre.names import NO_NAMES, Names
 from l0tre.store import Inputs
 
-__all__ = ["Card", "Change", "Picture", "make_cards"]
+__all__ = ["Card", "Picture", "make_cards"]
 
 # Bytes of PNG data in a page. A hundred pictures of 32x32 colours take half a million; a few of 224x224 take as much.
 PICTURE_BYTES = 4_000_000
 CHANGES = 40  # changes listed for an input that is no picture
 NAMED_PIXELS = 20  # changed pixels named in an alternative text
-
-
-@dataclass(frozen=True)
-class Change:
-    """One changed value: its position (several numbers for inputs with several axes), before and after."""
-
-    position: str
-    before: float
-    after: float
 
 
 @dataclass(frozen=True)
@@ -70,13 +63,14 @@ class Card:
     more: int
 
 
-def make_cards(images: Sequence[ImageBounds], inputs: Inputs, limit: int) -> tuple[Card, ...]:
+def make_cards(images: Sequence[ImageBounds], inputs: Inputs, limit: int, names: Names = NO_NAMES) -> tuple[Card, ...]:
     """The images that are easiest to change, with their adversarial inputs.
 
     Args:
         images: Bounds of all images.
         inputs: The inputs of the run.
         limit: At most so many; fewer if their pictures would make the page too large.
+        names: Of the inputs' values.
 
     Returns:
         Cards for images with a witness, by upper bound, smallest first.
@@ -89,19 +83,17 @@ def make_cards(images: Sequence[ImageBounds], inputs: Inputs, limit: int) -> tup
             continue
         if len(cards) >= limit or size > PICTURE_BYTES:
             break
-        card = _card(bounds, bounds.witness, inputs.images[places[bounds.index]], inputs.domain)
+        card = _card(bounds, bounds.witness, inputs.images[places[bounds.index]], inputs.domain, names)
         cards.append(card)
         if card.picture is not None:
             size += len(card.picture.original) + len(card.picture.adversarial)
     return tuple(cards)
 
 
-def _card(bounds: ImageBounds, witness: Witness, original: Tensor, domain: Domain) -> Card:
+def _card(bounds: ImageBounds, witness: Witness, original: Tensor, domain: Domain, names: Names) -> Card:
     if not is_picture(domain.shape):
-        listed = witness.positions.tolist()[:CHANGES]
-        before, after = original.flatten(), witness.apply(original).flatten()
-        changes = tuple(Change(_position(p, domain.shape), float(before[p]), float(after[p])) for p in listed)
-        return Card(bounds, witness, None, changes, len(witness.positions) - len(listed))
+        listed = tuple(changes(witness, original, names)[:CHANGES])
+        return Card(bounds, witness, None, listed, len(witness.positions) - len(listed))
     # One scale for all positions: a range for each pixel would otherwise be stretched into a picture of its own.
     low, high = float(domain.low.min()), float(domain.high.max())
     pixels, changed = shades(original, low, high), shades(witness.apply(original), low, high)
@@ -113,14 +105,6 @@ def _card(bounds: ImageBounds, witness: Witness, original: Tensor, domain: Domai
     if len(spots) > NAMED_PIXELS:
         named += f" and {len(spots) - NAMED_PIXELS} more"
     return Card(bounds, witness, Picture(width, height, _uri(pixels), _uri(changed), spots, named), (), 0)
-
-
-def _position(position: int, shape: tuple[int, ...]) -> str:
-    """A position of the flattened input in words: ``7``, or ``(0, 3, 2)`` for inputs with several axes."""
-    if len(shape) == 1:
-        return str(position)
-    axes = torch.unravel_index(torch.tensor(position), shape)
-    return f"({', '.join(str(int(axis)) for axis in axes)})"
 
 
 def _uri(pixels: Tensor) -> str:

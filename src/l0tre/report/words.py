@@ -5,6 +5,7 @@ from collections import Counter
 import torch
 
 from l0tre.domain import Domain, axis_points
+from l0tre.evaluation.accuracy import counts, doubt
 from l0tre.evaluation.results import Guarantee, Snapshot
 
 __all__ = ["answer", "counted", "guarantees", "progress", "remarks"]
@@ -142,7 +143,10 @@ def progress(snapshot: Snapshot) -> str:
 
 def remarks(snapshot: Snapshot) -> list[str]:
     """What a reader of the figures must know besides: missing witnesses and ties."""
-    unit, found = snapshot.unit, []
+    unit, found = snapshot.unit, list[str]()
+    correct, total, labelled = counts(snapshot)
+    if labelled and (reason := doubt(correct, total)):
+        found.append(f"{reason[0].upper()}{reason[1:].replace('`', '')}.")
     if snapshot.without_witness:
         groups = snapshot.images[0].groups
         found.append(

@@ -5,7 +5,7 @@ import secrets
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from l0tre.errors import StoreError
 from l0tre.evaluation.results import Excluded, HistoryPoint, ImageBounds, Snapshot
 from l0tre.evaluation.state import State
 from l0tre.files import write_all_whole, write_whole
+from l0tre.rules import FREE, Restriction, Rules
 from l0tre.store.connection import (
     DATABASE,
     FORMAT,
@@ -59,6 +60,7 @@ __all__ = [
 ]
 
 INPUTS = "inputs.npz"
+RULE_PREFIX = "rules_"
 DOMAIN_ARRAYS = ("members", "sizes", "ids", "low", "high")
 # Settings whose names did not say their units before format 5, and their names now.
 RENAMED = {"memory": "memory_bytes", "sample": "sample_ms", "attack": "attack_queries"}
@@ -133,6 +135,14 @@ class Run:
             writer.step()
         self.state = writer.state
         self.written.update({place: state.bounds[place] for place in images})
+
+    def set_config(self, config: Mapping[str, Any]) -> None:
+        """Store another configuration, for a run that goes further than it began with."""
+        with transaction(self.connection, self.path) as writer:
+            self._check_owner()
+            check_rows(self.connection, self.path)
+            writer.set_sealed("config", dict(config))
+        self.state = writer.state
 
     def export(self, writes: Writes) -> tuple[Path, ...]:
         """Write files that are made from the state recorded last, unless the run has another owner by now.
@@ -232,6 +242,7 @@ def _write_inputs(path: Path, inputs: Inputs) -> None:
             indices=np.asarray(inputs.indices, np.int64),
             unit=np.asarray(domain.unit),
             **{name: getattr(domain, name).numpy() for name in DOMAIN_ARRAYS},
+            **_rule_arrays(domain.rules),
         )
 
 
@@ -252,6 +263,12 @@ def _begin(folder: Path, state: State, excluded: Sequence[Excluded], config: Map
         connection.close()
         raise
     return run
+
+
+def _rule_arrays(rules: Restriction) -> dict[str, Any]:
+    if not isinstance(rules, Rules):
+        return {}
+    return {RULE_PREFIX + part.name: getattr(rules, part.name).cpu().numpy() for part in fields(Rules)}
 
 
 def open_run(folder: Path) -> Run:
@@ -286,7 +303,10 @@ def read_inputs(folder: Path) -> Inputs:
         images = torch.from_numpy(arrays["images"])
         tensors = {name: torch.from_numpy(arrays[name]) for name in DOMAIN_ARRAYS}
         labels = torch.from_numpy(arrays["labels"]) if len(arrays["labels"]) else None
-        domain = Domain(shape=tuple(images.shape[1:]), unit=str(arrays["unit"]), **tensors)
+        rules: Restriction = FREE
+        if f"{RULE_PREFIX}counts" in arrays:
+            rules = Rules(**{part.name: torch.from_numpy(arrays[RULE_PREFIX + part.name]) for part in fields(Rules)})
+        domain = Domain(shape=tuple(images.shape[1:]), unit=str(arrays["unit"]), rules=rules, **tensors)
         return Inputs(images, labels, tuple(arrays["indices"].tolist()), domain)
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise StoreError(f"{path} is missing or damaged ({error}): restore it from a copy") from error

@@ -82,7 +82,7 @@ TABLES: Mapping[str, Table] = MappingProxyType(
 )
 META = Table({"key": "TEXT", "value": "TEXT"}, ("key",))
 COUNTERS = ("bounds", "history", "witnesses")  # tables whose rows are numbered as they come
-SEALED = ("config", "created", "inputs")  # entries of meta that never change
+SEALED = ("config", "created", "inputs")  # entries of meta that no step changes
 KINDS = {"INTEGER": int, "REAL": float, "TEXT": str, "BLOB": bytes}
 
 
@@ -121,7 +121,7 @@ def _table(name: str) -> Table:
 
 
 def seal_of(meta: Mapping[str, str]) -> str:
-    """The digest of what never changes in a run, from the texts of its table ``meta``."""
+    """The digest of what no step of a run changes, from the texts of its table ``meta``."""
     return hashlib.sha256(json.dumps([meta.get(key, "") for key in SEALED]).encode()).hexdigest()
 
 
@@ -177,6 +177,13 @@ class Writer:
         """Set an entry of ``meta``, as JSON."""
         self.put("meta", {"key": key, "value": json.dumps(value)})
 
+    def set_sealed(self, key: str, value: object) -> None:
+        """Set an entry of ``meta`` that the seal is about: every row gets another digest, so check them all before."""
+        self.set(key, value)
+        meta = {row["key"]: row["value"] for row in self.connection.execute("SELECT * FROM meta")}
+        self.seal = seal_of(meta)
+        self.seal_rows()
+
     def step(self) -> None:
         """Count a recorded step."""
         self.state = State(self.state.step + 1, self.state.digest)
@@ -186,7 +193,7 @@ class Writer:
         self.set("state", [self.state.step, f"{self.state.digest:x}"])
 
     def seal_rows(self) -> None:
-        """Give every row the digest that fits it as it is, for rows that were written without."""
+        """Give every row the digest that fits it as it is, for rows that were written without or under another seal."""
         self.state = State(self.state.step, 0)
         for name in ("meta", *TABLES):
             for row in self.connection.execute(f"SELECT rowid AS number, * FROM {name}").fetchall():

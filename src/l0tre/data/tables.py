@@ -1,0 +1,140 @@
+"""Tables: columns of numbers and words, from a CSV file with a header or a DataFrame."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from l0tre.data.files import Raw, is_number, rows_of_csv
+from l0tre.errors import DataError
+from l0tre.names import Names
+
+__all__ = ["TableColumns", "is_frame", "raw_of_frame", "raw_of_table"]
+
+NO_LABEL = "none"
+UNNAMED = ("", "Unnamed: 0")  # headers that pandas gives to an index it wrote
+
+
+@dataclass(frozen=True)
+class TableColumns:
+    """What the columns of a table are for; all others are features.
+
+    Attributes:
+        label: Name of the column with the class, or its position from 0 (-1 for the last); ``none`` for no labels.
+        row_name: Name of a column that names the rows; ``None`` for a first column without a name, if there is one.
+        drop: Names of columns that are left out.
+    """
+
+    label: str
+    row_name: str | None = None
+    drop: tuple[str, ...] = ()
+
+
+def raw_of_table(path: Path, wish: TableColumns) -> Raw:
+    """Read a CSV file whose first line names its columns.
+
+    Args:
+        path: The file.
+        wish: What the columns are for.
+
+    Returns:
+        The features as float32 ``[rows, features]`` (words as their places in the sorted words), labels and names.
+
+    Raises:
+        DataError: If there is no header, a row has another length, a column is not there, or a cell is no number in a
+            column of numbers.
+    """
+    header: list[str] | None = None
+    cells: list[list[str]] = []
+    for line, row in rows_of_csv(path):
+        if header is None:
+            header = [cell.strip() for cell in row]
+            if all(is_number(cell) for cell in header):
+                raise DataError(f"{path}: the first line holds numbers; expected the names of the columns")
+        elif len(row) != len(header):
+            raise DataError(f"{path}: line {line} holds {len(row)} values; expected {len(header)}, as in the header")
+        else:
+            cells.append([cell.strip() for cell in row])
+    if header is None or not cells:
+        raise DataError(f"{path}: holds no rows; expected a header and a row for each input")
+    columns = {name: [row[place] for row in cells] for place, name in enumerate(header)}
+    if len(columns) < len(header):
+        twice = next(name for name in header if header.count(name) > 1)
+        raise DataError(f"{path}: two columns are called {twice!r}; give each a name of its own")
+    if wish.row_name is None and header[0] in UNNAMED:
+        wish = replace(wish, row_name=header[0])
+    return _raw(columns, wish, str(path))
+
+
+def is_frame(value: object) -> bool:
+    """Whether something is a DataFrame; pandas itself need not be installed."""
+    return hasattr(value, "columns") and hasattr(value, "iloc") and hasattr(value, "to_numpy")
+
+
+def raw_of_frame(frame: Any, wish: TableColumns) -> Raw:
+    """As :func:`raw_of_table`, from a DataFrame, whose index names the rows if it is not just 0, 1, 2, ..."""
+    columns: dict[str, Sequence[Any]] = {}
+    for name in frame.columns:
+        column = frame[name]
+        kind = getattr(column.dtype, "kind", "O")
+        columns[str(name)] = column.to_numpy(dtype=np.float64) if kind in "biuf" else [str(v) for v in column]
+    if len(columns) < len(frame.columns):
+        raise DataError("two columns of the table have the same name; give each a name of its own")
+    raw = _raw(columns, wish, "table")
+    index = [str(name) for name in frame.index]
+    if wish.row_name is not None or index == [str(number) for number in range(len(index))]:
+        return raw
+    return raw._replace(names=replace(raw.names, inputs=tuple(index)))
+
+
+def _raw(columns: Mapping[str, Sequence[Any]], wish: TableColumns, name: str) -> Raw:
+    label = None if wish.label == NO_LABEL and NO_LABEL not in columns else _find(columns, wish.label, name)
+    drop = [_find(columns, column, name) for column in wish.drop]
+    row_name = None if wish.row_name is None else _find(columns, wish.row_name, name)
+    features = [column for column in columns if column not in (label, row_name, *drop)]
+    if not features:
+        raise DataError(f"{name}: no column is left as a feature; expected at least one")
+    values, words = [], {}
+    for place, column in enumerate(features):
+        numbers, meaning = _numbers(columns[column], column, name)
+        values.append(numbers)
+        if meaning:
+            words[place] = meaning
+    labels: npt.NDArray[Any] | None = None
+    if label is not None:
+        labels = np.asarray(columns[label])
+        if labels.dtype.kind not in "biuf" and all(is_number(str(cell)) for cell in labels):
+            labels = labels.astype(np.float64)
+    rows = () if row_name is None else tuple(str(cell) for cell in columns[row_name])
+    return Raw(np.stack(values, 1), labels, 1.0, Names(rows, tuple(features), (), words))
+
+
+def _find(columns: Mapping[str, Sequence[Any]], wish: str, name: str) -> str:
+    """A column by its name, or by its position."""
+    if wish in columns:
+        return wish
+    known = list(columns)
+    try:
+        return known[int(wish)]
+    except (ValueError, IndexError) as error:
+        listed = ", ".join(known[:12]) + (", ..." if len(known) > 12 else "")
+        raise DataError(f"{name}: has no column {wish!r}; it has {listed}") from error
+
+
+def _numbers(cells: Sequence[Any], column: str, name: str) -> tuple[npt.NDArray[np.float32], tuple[str, ...]]:
+    """A column as numbers, and the words that they stand for if it holds words."""
+    array = np.asarray(cells)
+    if array.dtype.kind in "biuf":
+        return array.astype(np.float32), ()
+    numeric = [is_number(str(cell)) for cell in cells]
+    if all(numeric):
+        return np.array([float(cell) for cell in cells], dtype=np.float32), ()
+    if sum(numeric) > len(cells) / 2:  # a column of numbers with a gap, not one of words
+        row = numeric.index(False)
+        raise DataError(f"{name}: column {column!r} holds {str(cells[row])!r} in row {row}; expected a number")
+    words = tuple(sorted({str(cell) for cell in cells}))
+    place = {word: number for number, word in enumerate(words)}
+    return np.array([place[str(cell)] for cell in cells], dtype=np.float32), words

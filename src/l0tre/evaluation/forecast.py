@@ -1,0 +1,91 @@
+"""What a level will cost, from its first step."""
+
+import math
+import time
+from dataclasses import dataclass, field
+
+import torch
+
+from l0tre.domain import Domain
+from l0tre.model.network import Network
+
+__all__ = ["Forecast", "duration", "level_costs"]
+
+WORTH_SAYING = 30.0  # seconds that a level must be expected to take
+LEAST_SHARE = 1e-9  # of a level that must be done before the rest can be told
+MEASURED = 8  # inputs of the batch that is measured
+SETTLED = 2.0  # seconds of work behind an estimate: the first batches are slower than the rest
+
+
+@dataclass
+class Forecast:
+    """Watches a level of an exhaustive search and says once what all of it will take.
+
+    Attributes:
+        t: The level.
+        images: How many images go through it.
+        passes: Grid points of all of them; each stands for a forward pass, or less where windows do.
+        unit: What a group is called.
+        said: Whether it was said.
+    """
+
+    t: int
+    images: int
+    passes: int
+    unit: str
+    began: float = field(default_factory=time.monotonic)
+    at: float = 0.0
+    said: bool = False
+
+    def sentence(self, share: float) -> str:
+        """What to say after a step; empty if there is nothing (more) to say.
+
+        Args:
+            share: Part of the level that is done, from 0 to 1; the first call sets where the estimate begins.
+        """
+        elapsed = time.monotonic() - self.began
+        done = share - self.at
+        if self.said or elapsed < SETTLED or done < LEAST_SHARE:
+            return ""
+        self.said = True
+        left = elapsed * (1 - share) / done
+        if left < WORTH_SAYING:
+            return ""
+        count = f"{self.images} image{'' if self.images == 1 else 's'}"
+        return (
+            f"level t = {self.t}: about {self.passes:,} grid points for {count}, {duration(left)} here; it can be "
+            f"stopped and resumed any time, and l0tre attack looks for few changed {self.unit}s within minutes"
+        )
+
+
+def level_costs(network: Network, domain: Domain, points: int, saving: float) -> list[dict[str, float]]:
+    """What an exhaustive search of one input costs at levels 1, 2 and 3, from a measured batch.
+
+    Args:
+        network: The classifier.
+        domain: What may change.
+        points: Grid points of one group.
+        saving: How many times less windows compute than whole forward passes.
+
+    Returns:
+        For each level ``t``, ``sets`` of groups, ``points`` of all sets, and estimated ``seconds``.
+    """
+    batch = torch.zeros(MEASURED, *network.input_shape)
+    network.scores(batch)  # what is made only once
+    began = time.monotonic()
+    network.scores(batch)
+    each = (time.monotonic() - began) / MEASURED / saving
+    levels = range(1, min(3, domain.groups) + 1)
+    found = [(t, math.comb(domain.groups, t)) for t in levels]
+    return [{"t": t, "sets": n, "points": n * points**t, "seconds": n * points**t * each} for t, n in found]
+
+
+def duration(seconds: float) -> str:
+    """A time in words, to two figures at most: ``40 s``, ``12 min``, ``3 h``, ``5 days``, ``2,000 years``."""
+    steps = (("s", 60.0), ("min", 60.0), ("h", 48.0), ("days", 730.0), ("years", float("inf")))
+    sizes = {"s": 1.0, "min": 60.0, "h": 3600.0, "days": 86400.0, "years": 86400.0 * 365}
+    for name, most in steps:
+        value = seconds / sizes[name]
+        if value < most:
+            return f"{value:,.1f} {name}" if value < 1 else f"{value:,.0f} {name}"
+    raise AssertionError("the last step has no end")

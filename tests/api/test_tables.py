@@ -1,0 +1,212 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.compose import ColumnTransformer
+from sklearn.ensemble import (
+    ExtraTreesClassifier,
+    GradientBoostingClassifier,
+    HistGradientBoostingClassifier,
+    RandomForestClassifier,
+)
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.tree import DecisionTreeClassifier
+
+import l0tre
+from l0tre.data import from_arrays
+from l0tre.errors import ConfigError, DataError, ModelError
+from l0tre.model.estimator import thresholds
+from l0tre.names import Names
+from l0tre.rules import Free, Rules
+from tests.tools import NO_ATTACK
+
+RANDOM = np.random.RandomState(0)
+NUMBERS = RANDOM.rand(200, 4).astype(np.float32)
+CLASSES = np.array(["low", "high"])[((NUMBERS[:, :3] > 0.5).sum(1) >= 2).astype(int)]
+
+
+def table(**columns: Any) -> l0tre.Dataset:
+    values = np.stack([np.asarray(column, dtype=np.float32) for column in columns.values()], 1)
+    return from_arrays(values, names=Names(features=tuple(columns)), scale=1)
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        DecisionTreeClassifier(max_depth=4, random_state=0),
+        RandomForestClassifier(5, max_depth=3, random_state=0),
+        ExtraTreesClassifier(5, max_depth=3, random_state=0),
+        GradientBoostingClassifier(n_estimators=5, max_depth=2, random_state=0),
+        HistGradientBoostingClassifier(max_iter=4, max_leaf_nodes=4, min_samples_leaf=5, random_state=0),
+    ],
+    ids=lambda estimator: type(estimator).__name__,
+)
+def test_one_column_of_an_ensemble_of_trees_is_exact(estimator: Any) -> None:
+    estimator.fit(NUMBERS, CLASSES)
+    result = l0tre.evaluate(estimator, NUMBERS[:20], CLASSES[:20], max_t=1, **NO_ATTACK)
+    line = np.linspace(0, 1, 2001, dtype=np.float32)
+    for image in result:
+        assert image.guarantee == "certified"
+        changed = False
+        for column in range(4):
+            rows = np.repeat(NUMBERS[image.index : image.index + 1], len(line), 0)
+            rows[:, column] = line
+            changed |= bool((estimator.predict(rows) != CLASSES[image.index]).any())
+        assert not (changed and image.lower == 1)
+        assert (image.upper == 1) == (image.lower == 0)
+        if image.upper == 1:
+            assert image.witness is not None
+            witness = image.witness.apply(torch.from_numpy(NUMBERS[image.index]))
+            assert estimator.predict(witness[None].numpy())[0] != CLASSES[image.index]
+    assert 0 < result.lower < 1
+    assert "interval between its thresholds" in result.config["guarantee"]["arithmetic"]
+    assert result.config["names"]["classes"] == ["high", "low"]
+
+
+def test_thresholds_are_known_of_trees_only() -> None:
+    tree = DecisionTreeClassifier(max_depth=1).fit(NUMBERS, CLASSES)
+    found = thresholds(tree)
+    assert found is not None
+    assert [len(part) for part in found].count(1) == 1
+    assert sum(len(part) for part in found) == 1
+    assert thresholds(LogisticRegression().fit(NUMBERS, CLASSES)) is None
+    assert thresholds(make_pipeline(StandardScaler(), tree)) is None
+
+
+def test_pipelines_get_words_and_names_back() -> None:
+    frame = pd.DataFrame({"size": NUMBERS[:, 0], "kind": np.where(NUMBERS[:, 1] > 0.5, "round", "long")})
+    labels = np.where((frame["size"] > 0.5) & (frame["kind"] == "round"), "yes", "no")
+    encode = ColumnTransformer([("kind", OneHotEncoder(), ["kind"])], remainder="passthrough")
+    model = make_pipeline(encode, DecisionTreeClassifier(max_depth=3)).fit(frame, labels)
+    data = frame.assign(answer=labels)
+    rows = l0tre.data.tables.raw_of_frame(data, l0tre.data.tables.TableColumns("answer"))
+    dataset = from_arrays(rows.images, rows.labels, scale=1, names=rows.names)
+    domain = l0tre.table_domain(dataset)
+    assert isinstance(domain.rules, Rules)
+    result = l0tre.evaluate(model, dataset, domain=domain, max_t=1, **NO_ATTACK)
+    assert not result.excluded
+    assert result.config["names"]["words"] == {"1": ["long", "round"]}
+    for image in result:
+        if image.witness is not None:
+            values = image.witness.apply(dataset.images[image.index])
+            row = pd.DataFrame({"size": [float(values[0])], "kind": [("long", "round")[int(values[1])]]})
+            assert model.predict(row)[0] == ("no", "yes")[image.witness.label]
+
+
+def test_data_frames_are_taken_as_they_are() -> None:
+    frame = pd.DataFrame(NUMBERS, columns=list("abcd"))
+    model = LogisticRegression().fit(frame, CLASSES)
+    result = l0tre.evaluate(model, frame[:5], list(CLASSES[:5]), max_t=1, **NO_ATTACK)
+    assert result.config["names"]["features"] == ["a", "b", "c", "d"]
+    assert "class" in result.to_dataframe()
+    with pytest.raises(DataError, match="another order"):
+        l0tre.evaluate(model, frame[["b", "a", "c", "d"]][:5], list(CLASSES[:5]))
+    with pytest.raises(DataError, match="no column 'd'"):
+        l0tre.evaluate(model, frame.rename(columns={"d": "e"})[:5], list(CLASSES[:5]))
+    with pytest.raises(DataError, match="label 'other'"):
+        l0tre.evaluate(model, frame[:1], ["other"])
+    with pytest.raises(ModelError, match="not fitted"):
+        l0tre.load(LogisticRegression(), input_shape=(4,))
+
+
+def test_names_of_classes_for_a_classifier_that_numbers_them() -> None:
+    model = DecisionTreeClassifier(max_depth=2).fit(NUMBERS, (CLASSES == "low").astype(int))
+    names = Names(classes=("tall", "small"))
+    data = from_arrays(NUMBERS[:9], (CLASSES[:9] == "low").astype(int), names=names)
+    result = l0tre.evaluate(model, data, max_t=1, **NO_ATTACK)
+    assert result.config["names"]["classes"] == ["tall", "small"]
+    assert all((CLASSES[image.index] == "low") == (image.label == 1) for image in result)
+    assert result.config["model"]["name"] == "DecisionTreeClassifier"
+
+
+def test_ranges_and_rules_from_a_table() -> None:
+    data = table(
+        age=[20, 30, 45],
+        wealth=[0, 5000, 90000],
+        grade=[1, 2, 5],
+        a=[1, 0, 0],
+        b=[0, 1, 0],
+        c=[0, 0, 1],
+        height=[1.5, 2, 3],
+    )
+    plain = l0tre.table_domain(data)
+    assert isinstance(plain.rules, Free)
+    assert plain.low.tolist() == [20, 0, 1, 0, 0, 0, 1.5]
+    assert plain.high.tolist() == [45, 90000, 5, 1, 1, 1, 3]
+    domain = l0tre.table_domain(
+        data, integer=["auto"], categorical=["grade"], one_hot=["a+b+c"], upwards=["age"], fixed=["hei*"]
+    )
+    assert isinstance(domain.rules, Rules)
+    counts = dict(zip(domain.ids.tolist(), domain.rules.counts.tolist(), strict=True))
+    assert counts == {0: 26, 1: 0, 2: 3, 3: 3}  # ages one by one, wealth too wide for that, grades as in the data
+    assert domain.rules.whole.nonzero()[:, 0].tolist() == [1]
+    assert domain.rules.direction.tolist() == [1, 0, 0, 0, 0, 0, 0]
+    assert sorted(domain.rules.vectors[3, :3].tolist()) == sorted(torch.eye(3).tolist())
+
+
+def test_one_hot_columns_without_a_first_one_may_be_all_zero() -> None:
+    domain = l0tre.table_domain(table(a=[0, 1, 0], b=[0, 0, 1]), one_hot=["*"])
+    assert isinstance(domain.rules, Rules)
+    assert int(domain.rules.counts[0]) == 3
+    scaled = l0tre.table_domain(table(a=[-0.5, 2, -0.5], b=[1.5, -1, 1.5]), one_hot=["a+b"])
+    assert isinstance(scaled.rules, Rules)
+    assert scaled.rules.vectors[0].tolist() == [[-0.5, 1.5], [2, -1]]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"fixed": ["z"]}, "`fixed` names 'z', which is no column: there are a, b"),
+        ({"one_hot": ["a+b"], "fixed": ["a"]}, "some of the one-hot columns"),
+        ({"one_hot": ["a+b"], "categorical": ["a"]}, "named twice"),
+    ],
+)
+def test_columns_that_cannot_be_used(options: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        l0tre.table_domain(table(a=[0, 1], b=[1, 0]), **options)
+
+
+def test_five_points_for_each_column_where_ranges_are_wide() -> None:
+    data = table(a=[0, 1, 0.5], b=[0, 4000, 100])
+    domain = l0tre.table_domain(data)
+    model = torch.nn.Linear(2, 2).eval()
+
+    def settings(**options: Any) -> Any:
+        run = l0tre.evaluate(model, data, domain=domain, max_t=1, guarantee="grid", **options, **NO_ATTACK)
+        return run.config["settings"]
+
+    assert (settings()["points"], settings(points=3)["points"]) == (5, 3)
+    assert settings(epsilon=1000)["points"] == 0
+    with pytest.raises(ConfigError, match="give one of them"):
+        settings(epsilon=1, points=3)
+
+
+def test_a_table_on_the_command_line(tmp_path: Path) -> None:
+    from tests.cli.running import l0tre as command
+
+    (tmp_path / "model.py").write_text(
+        "import numpy as np\nfrom sklearn.tree import DecisionTreeClassifier\n"
+        "rows = np.array([[1, 10], [2, 20], [3, 30], [4, 40]], dtype=np.float32)\n"
+        "model = DecisionTreeClassifier().fit(rows, ['cheap', 'cheap', 'dear', 'dear'])\n"
+    )
+    (tmp_path / "t.csv").write_text("id,size,price,class\np,1,10,cheap\nq,4,40,dear\nr,2,20,cheap\n")
+    words = ("--label-column", "class", "--row-name", "id", "--max-t", "1")
+    result = command(
+        "evaluate", f"{tmp_path / 'model.py'}:model", tmp_path / "t.csv", *words, "--out", tmp_path / "run"
+    )
+    assert result.code == 0, result
+    for word in ("0 p", "cheap", "dear", "classified correctly: 3 of 3", "certified"):
+        assert word in result.out
+    answer = command("verify", f"{tmp_path / 'model.py'}:model", tmp_path / "t.csv", *words[:4], "--radius", "1")
+    assert answer.code == 1, answer
+    assert "makes it class dear" in answer.out
+    assert " -> " in answer.out
+    assert "size: " in answer.out or "price: " in answer.out
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "cheap" in page
+    assert "0 p" in page
