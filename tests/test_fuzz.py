@@ -84,11 +84,15 @@ def kinds(net: Net, *, ways: bool) -> set[object]:
     return found
 
 
+# Seeds whose networks hold what no earlier one holds: most others need not be made.
+TELLING = (*range(24), 36, 37, 38, 61, 66, 67, 74, 94, 96, 112, 117, 126, 140, 143, 165, 169, 187, 256, 342, 396)
+
+
 def test_files_hold_every_operator_that_the_importers_know(tmp_path: Path) -> None:
     left = {*ATEN_OPERATORS, *ONNX_OPERATORS} - UNREACHED - NOT_DRAWN
     sources = ("onnx", "pt2", "pt2_core")
     met: dict[str, set[object]] = {source: set() for source in sources}
-    for seed, source in itertools.product(range(400), sources):
+    for seed, source in itertools.product((*TELLING, *range(400)), sources):
         if not left:
             break
         net = make_subject(seed, [source]).net

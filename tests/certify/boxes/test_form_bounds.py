@@ -17,7 +17,7 @@ from l0tre.certify.boxes.joints import Joint, apart, find_joints
 from l0tre.certify.boxes.margin_errors import is_safe, margin_errors
 from l0tre.certify.boxes.tail import make_tail
 from l0tre.certify.prover import make_prover
-from l0tre.certify.regions.nodes import BoxNodes
+from l0tre.certify.regions.nodes import BoxNodes, join
 from l0tre.memory import Batcher
 from l0tre.model.graph import Graph, run
 from l0tre.objective import AllRivals
@@ -221,3 +221,18 @@ def test_the_way_back_costs_at_most_half_of_the_forms() -> None:
     plan = search_of(case, 1).instance.plan
     few, many = make_tail(plan, 1), make_tail(plan, 10**9)
     assert few.start < few.end == many.end == many.start
+
+
+def test_boxes_that_share_an_end_are_not_mixed_up() -> None:
+    """What is carried once for several sets is a group with all its ends: whole ranges, halves and points together."""
+    case = make_case(RECIPES["two hidden"], 2)
+    search = search_of(case, 2)
+    forms, whole = forms_of(search), boxes_of(search, case, 2, 12, 3)
+    middle = (whole.low + whole.high) / 2
+    kinds = [whole, replace(whole, high=middle), replace(whole, low=middle), replace(whole, high=whole.low)]
+    together, _ = form_bounds(forms, join(kinds))
+    alone = torch.cat([form_bounds(forms, kind)[0] for kind in kinds])
+    verdicts = [is_safe(search.instance, join(kinds).image, bounds, 2).tolist() for bounds in (together, alone)]
+    assert verdicts[0] == verdicts[1]
+    assert bool((together <= least_margins(search, case, join(kinds)) + 1e-9).all())
+    assert bool((together[-12:] > together[:12] + 1e-6).any())
