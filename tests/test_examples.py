@@ -47,7 +47,7 @@ def check_bounds(result: l0tre.Snapshot, max_t: int) -> None:
     assert result.upper == pytest.approx(sum(b.upper for b in result.images) / len(result.images))
 
 
-NAMES = ["attack", "attack_adapters", "black_box", "certify", "evaluate_module", "tabular"]
+NAMES = ["attack", "attack_adapters", "black_box", "breast_cancer", "certify", "evaluate_module", "tabular"]
 
 
 def test_every_example_is_tested() -> None:
@@ -56,7 +56,7 @@ def test_every_example_is_tested() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_example_is_short(name: str) -> None:
-    assert len((EXAMPLES / f"{name}.py").read_text(encoding="utf-8").splitlines()) < 60
+    assert len((EXAMPLES / f"{name}.py").read_text(encoding="utf-8").splitlines()) < 70
 
 
 def test_evaluate_module(capsys: pytest.CaptureFixture[str]) -> None:
