@@ -94,7 +94,8 @@ def test_every_changed_value_is_noticed(table: str, column: str, run: Path) -> N
 @pytest.mark.parametrize("key", ["config", "created", "inputs", "seconds", "finished", "owner", "state"])
 def test_every_changed_entry_is_noticed(key: str, run: Path) -> None:
     digit = "CASE substr(value, -2, 1) WHEN '7' THEN '3' ELSE '7' END"
-    assert change(run, f"UPDATE meta SET value = replace(value, substr(value, -2, 1), {digit}) WHERE key = '{key}'") == 1
+    changed = f"replace(value, substr(value, -2, 1), {digit})"
+    assert change(run, f"UPDATE meta SET value = {changed} WHERE key = '{key}'") == 1
     refused(run)
 
 
