@@ -45,7 +45,16 @@ class LinearBound:
     size: tuple[int, int] = (0, 0)
 
 
-def carry(plan: Plan, start: int, rows: Tensor, lines: GetLines, changes: int = 0, *, stop: int = 0) -> LinearBound:
+def carry(
+    plan: Plan,
+    start: int,
+    rows: Tensor,
+    lines: GetLines,
+    changes: int = 0,
+    *,
+    stop: int = 0,
+    losses: dict[int, Tensor] | None = None,
+) -> LinearBound:
     """Carry rows of whole layers to the input, or to an operation before which nothing is read from behind it.
 
     Args:
@@ -55,6 +64,8 @@ def carry(plan: Plan, start: int, rows: Tensor, lines: GetLines, changes: int = 
         lines: Gives the lines of a nonlinear operation, for the same batch.
         changes: If not 0, this many pixels change at the most, and gaps may be charged to them.
         stop: Where the rows are wanted.
+        losses: Receives, by position of a nonlinear operation, what each output's gap adds to the rows, at most 0,
+            ``[batch, rows, values]``; given are the positions of interest.
 
     Returns:
         The form there.
@@ -69,6 +80,8 @@ def carry(plan: Plan, start: int, rows: Tensor, lines: GetLines, changes: int = 
         operation = plan.graph.operations[position]
         if is_nonlinear(operation):
             picked = lines(position)
+            if losses is not None and position in losses:
+                losses[position] = _by_sign(rows, *picked.maps[2:, :, None])
             if changes and position in plan.receptive_fields:
                 plane = plan.graph.operations[0].shape[1:]
                 rows, more, near = _charge(plan, position, rows, picked, changes, operation.shape[1:], (0, 0), plane)
