@@ -65,7 +65,8 @@ def carry(
         changes: If not 0, this many pixels change at the most, and gaps may be charged to them.
         stop: Where the rows are wanted.
         losses: Receives, by position of a nonlinear operation, what each output's gap adds to the rows, at most 0,
-            ``[batch, rows, values]``; given are the positions of interest.
+            ``[batch, rows, values]``; given are the positions of interest. Of layers before the last one it is the
+            larger of both gaps, since rows of neurons behind them have either sign.
 
     Returns:
         The form there.
@@ -81,7 +82,9 @@ def carry(
         if is_nonlinear(operation):
             picked = lines(position)
             if losses is not None and position in losses:
-                losses[position] = _by_sign(rows, *picked.maps[2:, :, None])
+                below, above = picked.maps[2:, :, None]
+                last = position == max(losses)
+                losses[position] = _by_sign(rows, below, above) if last else -rows.abs() * torch.maximum(-below, above)
             if changes and position in plan.receptive_fields:
                 plane = plan.graph.operations[0].shape[1:]
                 rows, more, near = _charge(plan, position, rows, picked, changes, operation.shape[1:], (0, 0), plane)
