@@ -18,6 +18,7 @@ from l0tre.errors import ModelError
 from l0tre.findings import Halted
 from l0tre.memory import Batcher
 from l0tre.model.network import exact_float32
+from l0tre.tuning import DEFAULT_TUNING, Tuning
 
 __all__ = ["CellSearch", "Front", "Step"]
 
@@ -57,7 +58,9 @@ class Step:
 class CellSearch:
     """The search for the images of one instance at one level ``t``."""
 
-    def __init__(self, instance: Instance, domain: Domain, batcher: Batcher, t: int, budget: int) -> None:
+    def __init__(
+        self, instance: Instance, domain: Domain, batcher: Batcher, t: int, budget: int, tuning: Tuning = DEFAULT_TUNING
+    ) -> None:
         self.instance = instance
         self.batcher = batcher
         self.t = t
@@ -66,6 +69,7 @@ class CellSearch:
         self.low, self.high = domain.low.double().to(device), domain.high.double().to(device)
         self.widths = torch.nn.functional.pad(self.high - self.low, (0, 1), value=1.0)
         self.batch, self.row_bytes = batch_sizes(instance, t, budget)
+        self.least = tuning.least_cells.on(device)
         self.front = Front()
         # By image the bound of all sets at once, the worst of the margins, relative to the image's own margin.
         self.outlook: dict[int, float] = {}
@@ -162,17 +166,30 @@ class CellSearch:
         return Step(done, certain, bounded, proved, ties, candidates)
 
     def _descend(self, nodes: CellNodes, bounds: Bounds, proved: list[CellNodes], certain: list[Tensor]) -> None:
-        """Split nodes; their linear bounds hold for the halves too, which proves some of them by a look-up."""
+        """Split nodes; their linear bounds hold for the halves too, which proves some of them by a look-up.
+
+        What is left is split again until there are enough nodes to fill the device: a batch of few takes as long.
+        """
         assert bounds.table is not None
-        nodes, owner = split_cells(self.instance.tree, replace(nodes, known=bounds.known))
-        worst = look_up_minima(self.instance, nodes, bounds.table, owner)
-        margins = margins_from(self.instance, nodes, bounds.rivals[owner], bounds.form.constant[owner] + worst)
-        safe = is_proved(self.instance, nodes, margins)
-        proved.append(nodes.pick(safe))
-        certain.append(margins[safe].amin(1))
-        assert nodes.known is not None
-        nodes = replace(nodes, known=replace(nodes.known, margins=margins.nan_to_num(nan=-torch.inf)))
-        self._push(nodes.pick(~safe))
+        waiting = sum(len(part) for part in self.front.cells)
+        nodes, owner = replace(nodes, known=bounds.known), torch.arange(len(nodes), device=nodes.image.device)
+        while len(nodes):
+            nodes, parent = split_cells(self.instance.tree, nodes)
+            owner = owner[parent]
+            worst = look_up_minima(self.instance, nodes, bounds.table, owner)
+            margins = margins_from(self.instance, nodes, bounds.rivals[owner], bounds.form.constant[owner] + worst)
+            safe = is_proved(self.instance, nodes, margins)
+            proved.append(nodes.pick(safe))
+            certain.append(margins[safe].amin(1))
+            assert nodes.known is not None
+            nodes = replace(nodes, known=replace(nodes.known, margins=margins.nan_to_num(nan=-torch.inf)))
+            nodes, owner = nodes.pick(~safe), owner[~safe]
+            if waiting + len(nodes) >= self.least:
+                break
+            single = (self.instance.tree.sizes[nodes.cells] == 1).all(1)
+            self._push(nodes.pick(single))
+            nodes, owner = nodes.pick(~single), owner[~single]
+        self._push(nodes)
 
     def _look_ahead(self, nodes: CellNodes, bounds: Bounds) -> None:
         for row in (nodes.cells == 1).all(1).nonzero()[:, 0].tolist():

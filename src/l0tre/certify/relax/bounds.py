@@ -14,7 +14,7 @@ from l0tre.certify.relax.plan import Plan
 from l0tre.certify.relax.relaxation import Relaxation, relax
 from l0tre.certify.relax.supported import curve_bounds, is_nonlinear
 
-# Neurons whose gaps together are less than this part of their layer's are not bounded again for a node's parts.
+# Neurons whose gap is less than this share of their layer's average are not bounded again for a node's parts.
 LIGHT = 0.5
 
 __all__ = ["Bounds", "batch_sizes", "bound", "input_ranges", "is_proved", "margins_from"]
@@ -122,9 +122,7 @@ def _readers(plan: Plan, position: int) -> list[int]:
 
 
 def _weighty(losses: Tensor) -> Tensor:
-    """Neurons whose gaps take more than a small part of what all gaps of their layer take from some row.
-
-    Those that do not take less than ``LIGHT`` of it together.
+    """Neurons whose gap takes more than ``LIGHT`` of their layer's average from some row.
 
     Args:
         losses: float64 ``[nodes, rows, neurons]``, at most 0.
