@@ -134,7 +134,8 @@ class CellSearch:
     def _bound_cells(self, nodes: CellNodes) -> Step:
         with exact_float32(self.instance.plan.device):
             bounds = bound(self.instance, nodes, self.row_bytes)
-        proved, certain = [nodes.pick(bounds.proved)], [bounds.margins[bounds.proved].amin(1)]
+        done = bounds.proved.nonzero()[:, 0]
+        proved, certain = [replace(nodes.pick(done), known=None)], [bounds.margins[done].amin(1)]
         candidates: dict[int, Tensor] = {}
         failed = (~bounds.proved).nonzero()[:, 0]
         if len(failed):
@@ -171,25 +172,24 @@ class CellSearch:
         What is left is split again until there are enough nodes to fill the device: a batch of few takes as long.
         """
         assert bounds.table is not None
-        waiting = sum(len(part) for part in self.front.cells)
-        nodes, owner = replace(nodes, known=bounds.known), torch.arange(len(nodes), device=nodes.image.device)
+        instance, waiting = self.instance, sum(len(part) for part in self.front.cells)
+        nodes, known = replace(nodes, known=None), bounds.known.margins
+        owner = torch.arange(len(nodes), device=nodes.image.device)
         while len(nodes):
-            nodes, parent = split_cells(self.instance.tree, nodes)
+            nodes, parent = split_cells(instance.tree, nodes)
             owner = owner[parent]
-            worst = look_up_minima(self.instance, nodes, bounds.table, owner)
-            margins = margins_from(self.instance, nodes, bounds.rivals[owner], bounds.form.constant[owner] + worst)
-            safe = is_proved(self.instance, nodes, margins)
-            proved.append(nodes.pick(safe))
-            certain.append(margins[safe].amin(1))
-            assert nodes.known is not None
-            nodes = replace(nodes, known=replace(nodes.known, margins=margins.nan_to_num(nan=-torch.inf)))
-            nodes, owner = nodes.pick(~safe), owner[~safe]
-            if waiting + len(nodes) >= self.least:
-                break
-            single = (self.instance.tree.sizes[nodes.cells] == 1).all(1)
-            self._push(nodes.pick(single))
-            nodes, owner = nodes.pick(~single), owner[~single]
-        self._push(nodes)
+            change = bounds.form.constant[owner] + look_up_minima(instance, nodes, bounds.table, owner)
+            margins = margins_from(instance, nodes, known[parent], bounds.rivals[owner], change)
+            safe = is_proved(instance, nodes, margins)
+            yes, no = safe.nonzero()[:, 0], (~safe).nonzero()[:, 0]
+            proved.append(nodes.pick(yes))
+            certain.append(margins[yes].amin(1))
+            nodes, owner, known = nodes.pick(no), owner[no], margins[no].nan_to_num(nan=-torch.inf)
+            full = waiting + len(nodes) >= self.least
+            last = full | (instance.tree.sizes[nodes.cells] == 1).all(1)
+            out, on = last.nonzero()[:, 0], (~last).nonzero()[:, 0]
+            self._push(replace(nodes.pick(out), known=replace(bounds.known.pick(owner[out]), margins=known[out])))
+            nodes, owner, known = nodes.pick(on), owner[on], known[on]
 
     def _look_ahead(self, nodes: CellNodes, bounds: Bounds) -> None:
         for row in (nodes.cells == 1).all(1).nonzero()[:, 0].tolist():

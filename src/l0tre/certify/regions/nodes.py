@@ -53,6 +53,11 @@ def _join_known(parts: Sequence[Known | None]) -> Known | None:
     return Known(*(torch.cat([getattr(part, name) for part in known]) for name in names))
 
 
+def _numbers(rows: Tensor | slice) -> Tensor | slice:
+    """A mask as numbers, so that it is looked through once for all tensors: on a GPU that waits for the device."""
+    return rows if isinstance(rows, slice) or rows.dtype != torch.bool else rows.nonzero()[:, 0]
+
+
 def _ranks(cells: Tensor) -> Tensor:
     same = cells[:, :, None] == cells[:, None, :]
     return same.tril(-1).sum(2)
@@ -77,6 +82,7 @@ class CellNodes:
 
     def pick(self, rows: Tensor | slice) -> "CellNodes":
         """Some of the nodes, by a mask, numbers or a slice."""
+        rows = _numbers(rows)
         return CellNodes(self.image[rows], self.cells[rows], self.known and self.known.pick(rows))
 
     def to(self, device: torch.device) -> "CellNodes":
@@ -117,6 +123,7 @@ class BoxNodes:
 
     def pick(self, rows: Tensor | slice) -> "BoxNodes":
         """Some of the nodes, by a mask, numbers or a slice."""
+        rows = _numbers(rows)
         image, cells, low, high, depth = (
             part[rows] for part in (self.image, self.cells, self.low, self.high, self.depth)
         )
@@ -174,13 +181,11 @@ def split_cells(tree: Tree, nodes: CellNodes) -> tuple[CellNodes, Tensor]:
     shared = nodes.cells == cell
     count, place = shared.sum(1), shared.cumsum(1) * shared
     left, right = 2 * cell, 2 * cell + 1
-    children, parents = [], []
-    for go_left in range(nodes.cells.shape[1] + 1):
-        fits = (go_left <= count) & (tree.sizes[left[:, 0]] >= go_left) & (tree.sizes[right[:, 0]] >= count - go_left)
-        cells = torch.where(shared, torch.where(place <= go_left, left, right), nodes.cells)
-        children.append(replace(nodes, cells=cells).pick(fits))
-        parents.append(fits.nonzero()[:, 0])
-    return join(children), torch.cat(parents)
+    go_left = torch.arange(nodes.cells.shape[1] + 1, device=cell.device)[:, None]
+    fits = (go_left <= count) & (tree.sizes[left[:, 0]] >= go_left) & (tree.sizes[right[:, 0]] >= count - go_left)
+    cells = torch.where(shared, torch.where(place <= go_left[:, :, None], left, right), nodes.cells)
+    child, parent = fits.nonzero(as_tuple=True)
+    return replace(nodes.pick(parent), cells=cells[child, parent]), parent
 
 
 def split_boxes(nodes: BoxNodes, weight: Tensor) -> BoxNodes:

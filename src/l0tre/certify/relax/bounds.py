@@ -74,17 +74,19 @@ def bound(instance: Instance, nodes: Nodes, row_bytes: int) -> Bounds:
     form = carry(plan, end, rows, lines.__getitem__, chargeable_pixels(instance, nodes), losses=losses)
     table = cell_minima(instance, nodes, form) if isinstance(nodes, CellNodes) else None
     worst = concretize(instance, nodes, form) if table is None else look_up_minima(instance, nodes, table)
-    margins = margins_from(instance, nodes, rivals, form.constant + worst)
+    before = None if nodes.known is None else nodes.known.margins
+    margins = margins_from(instance, nodes, before, rivals, form.constant + worst)
     known = _known(instance, margins, handed, losses)
     return Bounds(margins, rivals, form, table, is_proved(instance, nodes, margins), known)
 
 
-def margins_from(instance: Instance, nodes: Nodes, rivals: Tensor, changes: Tensor) -> Tensor:
+def margins_from(instance: Instance, nodes: Nodes, before: Tensor | None, rivals: Tensor, changes: Tensor) -> Tensor:
     """Bounds of all margins, from what is known of them and what some rows say.
 
     Args:
         instance: Network and images.
         nodes: The nodes.
+        before: float64 ``[nodes, rivals]``, bounds that are known already.
         rivals: int64 ``[nodes, rows]``, see :class:`Bounds`.
         changes: float64 ``[nodes, rows]``, the least changes of these margins.
 
@@ -92,9 +94,8 @@ def margins_from(instance: Instance, nodes: Nodes, rivals: Tensor, changes: Tens
         float64 ``[nodes, rivals]``.
     """
     found = instance.margins[nodes.image].gather(1, rivals) + changes
-    if nodes.known is None:
+    if before is None:
         return torch.full_like(instance.margins[nodes.image], -torch.inf).scatter(1, rivals, found)
-    before = nodes.known.margins
     return before.scatter(1, rivals, torch.maximum(before.gather(1, rivals), found))
 
 
@@ -125,13 +126,13 @@ def _weighty(losses: Tensor) -> Tensor:
     """Neurons whose gap takes more than ``LIGHT`` of their layer's average from some row.
 
     Args:
-        losses: float64 ``[nodes, rows, neurons]``, at most 0.
+        losses: float64 ``[nodes, rows, neurons]``, see :func:`crown.carry`.
 
     Returns:
         bool ``[nodes, neurons]``.
     """
     total = losses.sum(2, keepdim=True)
-    light = (losses >= LIGHT / losses.shape[2] * total) & torch.isfinite(total)
+    light = (losses <= LIGHT / losses.shape[2] * total) & torch.isfinite(total)
     return ~light.all(1)
 
 
@@ -349,10 +350,9 @@ def _refine_whole(layer: _Layer, open_: Tensor, most: int) -> None:
                 chargeable_pixels(instance, nodes),
             )
             change = form.constant + concretize(instance, part, form)
-            mask = real[:, column : column + most]
-            owners = who[:, None].expand_as(some)[mask]
-            half = some.shape[1]
-            layer.tighten(owners, some[mask], change[:, :half][mask], change[:, half:][mask])
+            row, place = real[:, column : column + most].nonzero(as_tuple=True)
+            below, above = change[row, place], change[row, some.shape[1] + place]
+            layer.tighten(who[row], some[row, place], below, above)
         start = stop
 
 
