@@ -28,7 +28,10 @@ from l0tre.tuning import DEFAULT_TUNING, Tuning
 __all__ = ["GuaranteeWish", "Problem", "Settings", "cannot_certify", "make_problem", "spacing", "start"]
 
 GuaranteeWish = Literal["auto", "certified", "grid", "lipschitz"]
-EXACT_STEPS = "the ensemble's own scores: a value of every interval between its thresholds was tried, ties left open"
+EXACT_STEPS = (
+    "the ensemble's own scores of float32 inputs: a value of every interval between its thresholds was tried, ties left "
+    "open"
+)
 DEFAULT_POINTS = 5
 LIPSCHITZ_MOST = 2  # groups that change together: beyond, the constants are too large to prove anything
 

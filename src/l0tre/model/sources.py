@@ -21,7 +21,6 @@ from l0tre.model.estimator import (
     estimator_shape,
     is_estimator,
     refuse_unfitted,
-    thresholds,
 )
 from l0tre.model.fingerprint import code_digest, graph_digest, module_digest
 from l0tre.model.graph import Graph
@@ -31,6 +30,7 @@ from l0tre.model.network import Network
 from l0tre.model.onnx_import import import_onnx, onnx_double_scores, onnx_input_shape, onnx_scores
 from l0tre.model.pt2_import import read_pt2
 from l0tre.model.reference import DATA_FILES, is_reference, resolve_reference
+from l0tre.model.trees import thresholds
 from l0tre.model.user_code import user_code
 from l0tre.names import NO_NAMES, Names
 
@@ -110,6 +110,11 @@ def read_source(
     refuse_unfitted(source)
     if is_estimator(source):
         return _read_estimator(source, shape, words)
+    if type(source).__name__ == "Booster":
+        raise ModelError(
+            "a Booster has no classes: give the classifier around it (LGBMClassifier, XGBClassifier), or a function of a "
+            "NumPy batch that returns a probability for each class"
+        )
     if shape is None:
         raise ModelError(
             f"{name_of(source)} does not say the shape of its input: give `input_shape`, such as (1, 28, 28)"
@@ -134,7 +139,7 @@ def _read_estimator(source: Any, shape: tuple[int, ...] | None, words: Mapping[i
         shape,
         estimator_digest(source),
         "a classifier of scikit-learn has no graph of operations",
-        thresholds=thresholds(source),
+        thresholds=thresholds(source, shape[0]) if len(shape) == 1 else None,
         names=estimator_names(source),
     )
 
