@@ -18,8 +18,9 @@ from l0tre.data.tables import TableColumns, is_frame, raw_of_frame
 from l0tre.domain import Domain
 from l0tre.errors import DataError
 from l0tre.model.estimator import is_estimator
-from l0tre.model.load import Numbers, Source, knows_its_shape
+from l0tre.model.load import Numbers
 from l0tre.model.network import Network
+from l0tre.model.sources import Source, knows_its_shape
 from l0tre.threads import choose_threads, spinning
 
 __all__ = [
