@@ -29,8 +29,8 @@ __all__ = ["GuaranteeWish", "Problem", "Settings", "cannot_certify", "make_probl
 
 GuaranteeWish = Literal["auto", "certified", "grid", "lipschitz"]
 EXACT_STEPS = (
-    "the ensemble's own scores of float32 inputs: a value of every interval between its thresholds was tried, ties left "
-    "open"
+    "the ensemble's own scores of float32 inputs: a value of every interval between its thresholds was tried, ties "
+    "left open"
 )
 DEFAULT_POINTS = 5
 LIPSCHITZ_MOST = 2  # groups that change together: beyond, the constants are too large to prove anything

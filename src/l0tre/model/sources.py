@@ -112,8 +112,8 @@ def read_source(
         return _read_estimator(source, shape, words)
     if type(source).__name__ == "Booster":
         raise ModelError(
-            "a Booster has no classes: give the classifier around it (LGBMClassifier, XGBClassifier), or a function of a "
-            "NumPy batch that returns a probability for each class"
+            "a Booster has no classes: give the classifier around it (LGBMClassifier, XGBClassifier), or a function of "
+            "a NumPy batch that returns a probability for each class"
         )
     if shape is None:
         raise ModelError(
