@@ -2,6 +2,7 @@
 
 import copy
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,7 @@ def xgboost(**options: Any) -> Any:
     return library.XGBClassifier(n_estimators=4, max_depth=3, n_jobs=1, **options)
 
 
-READ = {
+READ: dict[str, Callable[[], Any]] = {
     "tree": lambda: DecisionTreeClassifier(max_depth=5, random_state=0),
     "forest": lambda: RandomForestClassifier(4, max_depth=4, random_state=0),
     "extra trees": lambda: ExtraTreesClassifier(4, max_depth=4, random_state=0),
@@ -55,7 +56,7 @@ READ = {
     "xgboost": xgboost,
     "xgboost dart": lambda: xgboost(booster="dart", rate_drop=0.5),
 }
-NOT_READ = {
+NOT_READ: dict[str, Callable[[], Any]] = {
     "pipeline": lambda: make_pipeline(StandardScaler(), DecisionTreeClassifier()),
     "linear": LogisticRegression,
     "adaptive": lambda: AdaBoostClassifier(n_estimators=2),
