@@ -12,6 +12,7 @@ from torch import Tensor
 
 from l0tre.arrays import read_npz
 from l0tre.coverage.ranges import Ranges
+from l0tre.data.load import SUITE
 from l0tre.domain import Domain
 from l0tre.errors import ConfigError, MissingExtraError, StoreError
 from l0tre.figures.pictures import is_picture, png, shades
@@ -24,7 +25,7 @@ from l0tre.testgen.suite import Suite
 
 __all__ = ["TESTS", "check_folder", "digest", "load_state", "read_ranges", "read_tests", "save_state", "write_suite"]
 
-TESTS, STATE, RANGES = "suite.npz", "state.npz", "ranges.npz"
+TESTS, STATE, RANGES = SUITE, "state.npz", "ranges.npz"
 TENSORS = ("lower", "dead", "random")
 NUMBERS = ("queries", "random_queries", "seconds")
 
@@ -101,7 +102,9 @@ def load_state(folder: Path, key: str, device: torch.device) -> State | None:
         )
         return State(
             found,
-            *(tensors[name] for name in TENSORS),
+            tensors["lower"],
+            tensors["dead"],
+            tensors["random"],
             float(held["queries"]),
             int(held["random_queries"]),
             float(held["seconds"]),

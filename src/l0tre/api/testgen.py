@@ -16,6 +16,7 @@ from l0tre.coverage.measure import measure_ranges
 from l0tre.coverage.neurons import Layer, layers_of
 from l0tre.coverage.ranges import Ranges
 from l0tre.data import Dataset
+from l0tre.defaults import MAX_L0, PROOFS
 from l0tre.domain import Domain, Groups, Range, make_domain
 from l0tre.errors import ConfigError, DataError
 from l0tre.model.network import Network
@@ -40,8 +41,8 @@ def generate_tests(
     threshold: float = 0.0,
     layers: Sequence[str] = (),
     ranges: Images | None = None,
-    max_l0: int = 100,
-    proofs: int = 8,
+    max_l0: int = MAX_L0,
+    proofs: int = PROOFS,
     baseline: bool = True,
     unit: Groups | np.ndarray | Tensor = "auto",
     mask: np.ndarray | Tensor | None = None,

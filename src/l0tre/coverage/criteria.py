@@ -92,7 +92,7 @@ class _Marks:
 
     def merge(self, other: Criterion) -> None:
         """Take what another one of the same kind has seen into account."""
-        if type(other) is not type(self) or other.marks.shape != self.marks.shape:
+        if not isinstance(other, _Marks) or other.key != self.key or other.marks.shape != self.marks.shape:
             raise ValueError("only criteria of one kind, of the same layers, can be merged")
         self.marks = self.marks | other.marks.to(self.marks.device)
         self.inputs += other.inputs

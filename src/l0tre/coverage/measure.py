@@ -13,7 +13,7 @@ from l0tre.errors import ConfigError, DataError
 from l0tre.model.graph import Graph
 from l0tre.model.network import Network, exact_float32
 
-__all__ = ["CRITERIA", "Coverage", "measure_ranges"]
+__all__ = ["CRITERIA", "RANGED", "Coverage", "measure_ranges"]
 
 CRITERIA = ("neuron", "channel", "kmnc", "boundary", "strong", "top-k", "mcdc")
 RANGED = ("kmnc", "boundary", "strong")

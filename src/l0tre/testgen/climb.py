@@ -120,15 +120,15 @@ def _step(start: Start, goals: Goals, target: Target, beams: Beams, kept: int) -
     x, changed = beams.x.flatten(0, 1), beams.changed.flatten(0, 1)
     original = start.seeds[beams.seeds].repeat_interleave(width, 0)
     low, high = ends(domain, original)
-    groups, values = [], []
+    proposals: list[tuple[Tensor, Tensor]] = []
     for soft in (False, True):
         slope = _slope(goals, target, x, owner, soft)
         promise, corner = _promise(domain, slope, x, low, high)
         top = promise.masked_fill_(changed, -torch.inf).topk(min(PROPOSED, domain.groups), 1).indices
-        groups.append(top)
-        values.append(corner[:, None].expand(-1, top.shape[1], -1).gather(2, domain.members[top]))
-    group, value = _from_ranking(start, owner, changed)
-    groups, values = torch.cat([*groups, group], 1), torch.cat([*values, value], 1)
+        values = corner[:, None].expand(-1, top.shape[1], -1).gather(2, domain.members[top])
+        proposals.append((top, values))
+    proposals.append(_from_ranking(start, owner, changed))
+    groups, values = (torch.cat(parts, 1) for parts in zip(*proposals, strict=True))
     count = groups.shape[1]
     tried = x[:, None].expand(-1, count, -1).scatter(2, domain.members[groups], values)
     tried = admit(domain, original.repeat_interleave(count, 0), tried.flatten(0, 1))

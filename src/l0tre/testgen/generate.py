@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from l0tre.coverage.neurons import Layer
+from l0tre.defaults import MAX_L0, PROOFS
 from l0tre.domain import Domain
 from l0tre.errors import InternalError
 from l0tre.halting import Halted
@@ -47,8 +48,8 @@ class Settings:
 
     criterion: str = "neuron"
     threshold: float = 0.0
-    max_l0: int = 100
-    proofs: int = 8
+    max_l0: int = MAX_L0
+    proofs: int = PROOFS
     baseline: bool = True
     seed: int = 0
     memory_bytes: int = 0
@@ -198,8 +199,8 @@ def _search(work: _Work, state: State) -> Iterator[str]:
     start = make_start(domain, points, work.seeds, chosen, ranked)
     for target in goals.targets:
         steps = climb(goals, target, start, found, work.memory, min(work.settings.max_l0, domain.groups), work.pulse)
-        for step, queries in enumerate(steps, start=2):
-            state.queries += queries
+        for step, cost in enumerate(steps, start=2):
+            state.queries += cost
             yield f"{target.layer.name}, {step} changes"
 
 

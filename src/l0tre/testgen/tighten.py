@@ -42,7 +42,7 @@ def tighten(
     spent = 0.0
     each = goals.own_bytes(target) + 16 * seeds.shape[1]
     while len(neurons):
-        again = []
+        again: list[Tensor] = []
         longest = int(found.distance[neurons].max())
         for part in neurons.split(max(1, memory // (each * longest))):
             pulse()
