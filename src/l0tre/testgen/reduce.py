@@ -10,6 +10,8 @@ from l0tre.testgen.goals import Goals
 
 __all__ = ["distances_by", "gains", "minimal", "needed_tests"]
 
+PASSES = 4
+
 
 @torch.inference_mode()
 def needed_tests(
@@ -51,21 +53,21 @@ def needed_tests(
 def _cover(hits: Tensor, rows: Tensor, covered: Tensor) -> list[int]:
     """Rows that cover what all of them do and ``covered`` does not; those that others make superfluous are left out."""
     missing = hits[rows][:, ~covered]
-    chosen: list[int] = []
-    left = torch.ones(missing.shape[1], dtype=torch.bool, device=hits.device)
-    for row in missing.sum(1).argsort(descending=True, stable=True).tolist():
-        new = missing[row] & left
-        if bool(new.any()):
-            chosen.append(row)
-            left &= ~missing[row]
+    if not bool(missing.any()):
+        return []
+    chosen = missing.sum(1).argsort(descending=True, stable=True)
+    for _ in range(PASSES):  # forwards and backwards: a row stays if it is the first that activates some neuron
+        first = missing[chosen].to(torch.uint8).argmax(0)[missing.any(0)]
+        chosen = chosen[first.unique()].flip(0)
     times = missing[chosen].sum(0)
-    kept = []
-    for row in reversed(chosen):
+    needed = (missing[chosen] & (times == 1)).any(1)
+    kept = chosen[needed].tolist()
+    for row in chosen[~needed].tolist():
         if bool((times[missing[row]] > 1).all()):
             times -= missing[row].long()
         else:
             kept.append(row)
-    return [int(rows[row]) for row in reversed(kept)]
+    return [int(row) for row in rows[sorted(kept)]]
 
 
 def minimal(hits: Tensor) -> list[int]:
