@@ -20,9 +20,10 @@ from l0tre.evaluation.problem import GuaranteeWish, Settings, make_problem, spac
 from l0tre.evaluation.results import Snapshot
 from l0tre.halting import Clock, Halted
 from l0tre.model.load import Source
+from l0tre.model.network import Network
 from l0tre.model.reference import is_reference
 from l0tre.names import names_of
-from l0tre.store import Inputs, Run, create_run, open_run, read_config, read_inputs
+from l0tre.store import Inputs, Run, create_run, open_run, read_config, read_inputs, score_writes
 from l0tre.threads import with_threads
 from l0tre.tuning import DEFAULT_TUNING, Tuning
 
@@ -211,16 +212,21 @@ def begin(
     inputs = Inputs(data.images, data.labels, data.indices, problem.domain)
     run = create_run(Path(out), inputs, state, excluded=problem.excluded, config=problem.config)
     steps = drive(problem, state, recorder=run, time_budget=time_budget, stop=stop, tell=tell)
-    return _recorded(with_threads(steps, fitting_threads(problem.network)), run, inputs)
+    return _recorded(with_threads(steps, fitting_threads(problem.network)), run, inputs, problem.network)
 
 
-def _recorded(snapshots: Iterator[Snapshot], run: Run, inputs: Inputs) -> Iterator[Snapshot]:
+def _recorded(snapshots: Iterator[Snapshot], run: Run, inputs: Inputs, network: Network) -> Iterator[Snapshot]:
     """Pass snapshots on; however the caller ends, write the exports of the last one and close the database."""
     last: Snapshot | None = None
 
-    def export() -> None:
-        if last is not None:
-            run.export(export_writes(run.folder, last, inputs.images, inputs.indices))
+    def export(*, ask: bool = False) -> None:
+        if last is None:
+            return
+        writes = export_writes(run.folder, last, inputs.images, inputs.indices)
+        if ask:
+            originals = dict(zip(inputs.indices, inputs.images, strict=True))
+            writes |= score_writes(run.folder, last, originals, network.scores)
+        run.export(writes)
 
     with closing(run):
         try:
@@ -232,7 +238,7 @@ def _recorded(snapshots: Iterator[Snapshot], run: Run, inputs: Inputs) -> Iterat
         except BaseException:
             export()
             raise
-        export()
+        export(ask=True)
 
 
 def resume(
@@ -357,7 +363,7 @@ def resume_anytime(
         run.close()
         raise
     steps = drive(problem, state, recorder=run, time_budget=time_budget, stop=stop, tell=tell)
-    return _recorded(with_threads(steps, fitting_threads(problem.network)), run, inputs)
+    return _recorded(with_threads(steps, fitting_threads(problem.network)), run, inputs, problem.network)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """The command evaluate: bounds for a set of images."""
 
 import shlex
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -147,6 +148,7 @@ def evaluate(
                 time_budget=time_budget,
                 out=out,
                 stop=stop,
+                extra_config={"command": shlex.join(["l0tre", *sys.argv[1:]])},
                 tell=tell,
             )
         result = follow(snapshots, console, quiet=output.silent)

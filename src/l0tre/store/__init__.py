@@ -3,10 +3,13 @@
 from l0tre.store.connection import DATABASE
 from l0tre.store.levels import read_levels
 from l0tre.store.run import Inputs, Run, create_run, export_run, open_run, read_config, read_inputs, read_snapshot
+from l0tre.store.scores import read_scores, score_writes
+from l0tre.store.timelines import Moment, read_timelines
 
 __all__ = [
     "DATABASE",
     "Inputs",
+    "Moment",
     "Run",
     "create_run",
     "export_run",
@@ -14,5 +17,8 @@ __all__ = [
     "read_config",
     "read_inputs",
     "read_levels",
+    "read_scores",
     "read_snapshot",
+    "read_timelines",
+    "score_writes",
 ]

@@ -1,0 +1,3 @@
+// Pages that a server sends, and goes on sending.
+
+function follow() {}
