@@ -1,7 +1,20 @@
 """Pages that people look at: reports of runs, one file each."""
 
+from l0tre.report.comparison import runs_page
 from l0tre.report.evaluation import Run, evaluation_page
-from l0tre.report.page import page_html, save_page
+from l0tre.report.page import code, page_data, page_html, save_page, style
 from l0tre.report.run import read_run, report_writes, write_report
 
-__all__ = ["Run", "evaluation_page", "page_html", "read_run", "report_writes", "save_page", "write_report"]
+__all__ = [
+    "Run",
+    "code",
+    "evaluation_page",
+    "page_data",
+    "page_html",
+    "read_run",
+    "report_writes",
+    "runs_page",
+    "save_page",
+    "style",
+    "write_report",
+]

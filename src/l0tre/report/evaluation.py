@@ -18,7 +18,7 @@ from l0tre.names import Names, names_of
 from l0tre.report import blocks
 from l0tre.report.blocks import Block, Document, Head
 from l0tre.report.charts import over_time, radii, shares, sorted_bounds, times
-from l0tre.report.inputs import Details, gallery_of
+from l0tre.report.inputs import Details, Pictures, gallery_of
 from l0tre.report.words import answer, counted, guarantees, progress, remarks
 from l0tre.store import Inputs
 
@@ -56,12 +56,12 @@ class Run:
     details: Details = field(default_factory=Details)
 
 
-def evaluation_page(run: Run, *, pictures: bool = True) -> Document:
+def evaluation_page(run: Run, *, pictures: Pictures = "inside") -> Document:
     """The page of an evaluation.
 
     Args:
         run: What it is about.
-        pictures: Whether the page holds pictures of its inputs itself.
+        pictures: Whether the file holds pictures of its inputs, a server has them, or there are none.
 
     Returns:
         The page; nothing is computed anew.

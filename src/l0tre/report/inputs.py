@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -12,11 +12,12 @@ from l0tre.layout import channel_axis
 from l0tre.report import blocks
 from l0tre.report.blocks import Block, Gallery
 from l0tre.report.packing import packed
-from l0tre.report.pictures import limits, make_sheets
+from l0tre.report.pictures import limits, make_sheets, plan_sheets
 from l0tre.store import Inputs
 
-__all__ = ["Details", "extra_of", "gallery_of", "make_gallery", "witness_entry"]
+__all__ = ["Details", "Pictures", "extra_of", "gallery_of", "make_gallery", "witness_entry"]
 
+Pictures = Literal["inside", "served", "none"]
 SCORES = 5  # classes whose scores are shown
 # Characters of a page: what is left of five million for pictures when code, rows and details are in.
 PAGE = 4_900_000
@@ -45,7 +46,7 @@ def gallery_of(
     details: Details,
     heads: Sequence[Sequence[str]],
     *,
-    pictures: bool,
+    pictures: Pictures,
 ) -> tuple[Block, Gallery]:
     """The table of the images of an evaluation.
 
@@ -54,7 +55,7 @@ def gallery_of(
         inputs: The originals; without them there are no pictures and no values before.
         details: What the view of an image shows.
         heads: Columns.
-        pictures: Whether the page holds the pictures.
+        pictures: Where the pictures are.
     """
     result = snapshot.to_dict()
     places = {} if inputs is None else {index: row for row, index in enumerate(inputs.indices)}
@@ -89,7 +90,7 @@ def make_gallery(
     first: Sequence[int] = (),
     unit: str,
     names: Mapping[str, Any],
-    pictures: bool = True,
+    pictures: Pictures = "inside",
     title: str = "Images",
     file: str = "result",
 ) -> tuple[Block, Gallery]:
@@ -104,14 +105,16 @@ def make_gallery(
         first: Rows whose pictures come first where not all fit.
         unit: What a group is called.
         names: ``Names.to_config``.
-        pictures: Whether the page holds the pictures.
+        pictures: Where the pictures are.
         title: Above the table.
         file: What downloads are called.
     """
     low, high = domain or (0.0, 1.0)
     shape = () if originals is None else tuple(originals.shape[1:])
     sheets, notes = None, list[str]()
-    if originals is not None and pictures:
+    if originals is not None and pictures == "served":
+        sheets = plan_sheets(originals)
+    elif originals is not None and pictures == "inside":
         room = PAGE - room_of(result, extras)
         sheets = make_sheets(originals, low, high, first=first, room=room)
         if sheets is not None and not sheets.exact:

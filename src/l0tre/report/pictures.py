@@ -13,7 +13,7 @@ from l0tre.errors import require
 from l0tre.figures.pictures import is_picture, shades
 from l0tre.layout import channel_axis
 
-__all__ = ["Sheets", "limits", "make_sheets", "size_of"]
+__all__ = ["Sheets", "draw_sheet", "limits", "make_sheets", "plan_sheets"]
 
 # Pixels of a sheet: browsers decode one at once, and only those that are looked at.
 SHEET_PIXELS = 600_000
@@ -98,6 +98,28 @@ def make_sheets(images: Tensor, low: float, high: float, *, first: Sequence[int]
     return Sheets(width, height, across, per_sheet, cells, tuple(made), exact)
 
 
+def plan_sheets(images: Tensor) -> Sheets | None:
+    """How inputs lie in sheets that are drawn when they are asked for; ``None`` if inputs are no pictures."""
+    if not is_picture(tuple(images.shape[1:])):
+        return None
+    height, width = size_of(tuple(images.shape[1:]))
+    return Sheets(width, height, *_layout(height, width), None, (), True)
+
+
+def draw_sheet(images: Tensor, number: int, low: float, high: float) -> bytes:
+    """One of the sheets that :func:`plan_sheets` planned, as a PNG file.
+
+    Raises:
+        IndexError: If there is no such sheet.
+    """
+    height, width = size_of(tuple(images.shape[1:]))
+    across, per_sheet = _layout(height, width)
+    part = images[number * per_sheet : (number + 1) * per_sheet]
+    if number < 0 or not len(part):
+        raise IndexError(number)
+    return _sheet(part, low, high, (height, width), across, True)
+
+
 def _layout(height: int, width: int) -> tuple[int, int]:
     """Pictures in a row of a sheet, and in a sheet."""
     across = max(1, math.isqrt(SHEET_PIXELS) // width)
@@ -113,12 +135,12 @@ def _fill(
     count = 0
     while count < len(order):
         rows = order[count : count + per_sheet]
-        file = _sheet(images[list(rows)], low, high, size, across, exact)
+        file = _uri(_sheet(images[list(rows)], low, high, size, across, exact), exact)
         while len(file) > room and not exact and len(rows) > 1:  # the last sheet is a part of one
             rows = rows[: int(len(rows) * 0.9 * room / len(file))] if room > 0 else []
             if not rows:
                 return made, count
-            file = _sheet(images[list(rows)], low, high, size, across, exact)
+            file = _uri(_sheet(images[list(rows)], low, high, size, across, exact), exact)
         if len(file) > room:
             return made, count
         made.append(file)
@@ -129,8 +151,8 @@ def _fill(
     return made, count
 
 
-def _sheet(images: Tensor, low: float, high: float, size: tuple[int, int], across: int, exact: bool) -> str:
-    """Pictures side by side as a data URI."""
+def _sheet(images: Tensor, low: float, high: float, size: tuple[int, int], across: int, exact: bool) -> bytes:
+    """Pictures side by side, a PNG or JPEG file."""
     height, width = size
     cells = torch.stack([shades(image, low, high) for image in images])
     down, channels = math.ceil(len(cells) / across), cells.shape[3]
@@ -145,5 +167,9 @@ def _sheet(images: Tensor, low: float, high: float, size: tuple[int, int], acros
         picture.save(file, "PNG")
     else:
         picture.save(file, "JPEG", quality=QUALITY)
+    return file.getvalue()
+
+
+def _uri(file: bytes, exact: bool) -> str:
     kind = "png" if exact else "jpeg"
-    return f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode('ascii')}"
+    return f"data:image/{kind};base64,{base64.b64encode(file).decode('ascii')}"

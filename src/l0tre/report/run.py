@@ -41,7 +41,7 @@ def report_writes(folder: Path, run: Run, kinds: Sequence[str] = ("html",)) -> d
     Raises:
         MissingExtraError: If jinja2 or Pillow is not installed.
     """
-    document = evaluation_page(run, pictures="html" in kinds) if kinds else None
+    document = evaluation_page(run, pictures="inside" if "html" in kinds else "none") if kinds else None
     writes: dict[Path, Callable[[Path], object]] = {}
     if document is not None and "html" in kinds:
         writes[folder / NAME] = page_write(document)

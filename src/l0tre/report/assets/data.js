@@ -30,6 +30,11 @@ class Page {
     for (const listener of this.listeners) listener(result.images, fresh);
   }
 
+  /** The result as a file. */
+  async json() {
+    return `${JSON.stringify(this.result, null, 1)}\n`;
+  }
+
   csvHead(entries) {
     this.plain = entries.length && !("lower" in entries[0]);
     if (this.plain) return Object.keys(entries[0]).filter((name) => name !== "witness").concat("becomes");

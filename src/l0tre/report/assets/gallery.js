@@ -129,7 +129,7 @@ function drawGallery(block, page) {
   const csv = () => [csvLine(page.csvHead(entries)), ...entries.map((entry) => csvLine(page.csvRow(entry)))].join("\r\n") + "\r\n";
   const saves = el("p", { class: "saves" }, "download ",
     el("button", { type: "button", onclick: () => download(`${block.file}.csv`, csv(), "text/csv") }, "csv"), " ",
-    el("button", { type: "button", onclick: () => download(`${block.file}.json`, `${JSON.stringify(page.result, null, 1)}\n`, "application/json") }, "json"));
+    el("button", { type: "button", onclick: async () => download(`${block.file}.json`, await page.json(), "application/json") }, "json"));
   const node = section(block, filters, el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": block.title }, table), el("div", { class: "pages" }, pager, count), block.notes.map(note), saves);
   page.onRows((all, fresh) => { entries = all; if (fresh) makeFilters(); draw(); });
   return node;

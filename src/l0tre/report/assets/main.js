@@ -15,7 +15,7 @@ function start() {
   const main = document.getElementById("page");
   if (data) {
     const page = embeddedPage();
-    main.append(...drawBlocks(JSON.parse(data.textContent).blocks, page));
+    main.append(el("div", { class: "grid" }, drawBlocks(JSON.parse(data.textContent).blocks, page)));
     page.ready.catch((error) => main.append(el("p", { class: "warning" }, `The rows of this page cannot be read: ${error.message}. Use a browser of 2023 or later.`)));
   } else {
     follow(main);
