@@ -156,7 +156,7 @@ def test_details_are_those_of_the_run(tmp_path: Path) -> None:
         assert extra["scores"] == [[0, pytest.approx(first), pytest.approx(first)], [1, 0.0, float(image.upper)]]
     # Scores of a witness that another one replaced are not shown.
     later = replace(snapshot.images[0], witness=replace(snapshot.images[0].witness, margin=-9.0))  # type: ignore[type-var]
-    found = l0tre.store.read_scores(tmp_path / "run", replace(snapshot, images=(later,)))  # type: ignore[attr-defined]
+    found = l0tre.store.read_scores(tmp_path / "run", replace(snapshot, images=(later,)))
     assert found[0][1] is None
 
 
