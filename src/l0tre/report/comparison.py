@@ -28,7 +28,7 @@ def runs_page(runs: Mapping[str, Snapshot]) -> Document:
 
 
 def _images(snapshot: Snapshot) -> frozenset[int]:
-    return frozenset(one.index for one in (*snapshot.images, *snapshot.excluded))
+    return frozenset([image.index for image in snapshot.images] + [image.index for image in snapshot.excluded])
 
 
 def comparison_page(comparison: Comparison, runs: Mapping[str, Snapshot]) -> Document:
@@ -58,9 +58,7 @@ def comparison_page(comparison: Comparison, runs: Mapping[str, Snapshot]) -> Doc
         ]
         for pair in comparison.pairs
     ]
-    certain = [
-        row[4] for row, pair in zip(rows, comparison.pairs, strict=True) if pair.order in ("more", "less", "equal")
-    ]
+    certain = [words[pair.order].format(pair.first, pair.second) for pair in comparison.pairs if pair.order != "open"]
     best = "; ".join(dict.fromkeys(certain)) or "The bounds do not tell yet which network is more robust"
     units = {snapshot.unit for snapshot in runs.values()}
     splits = [

@@ -4,6 +4,7 @@ import hmac
 import json
 import secrets
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from html import escape
 from typing import Any
@@ -12,12 +13,14 @@ from l0tre.errors import L0treError, require
 from l0tre.report import code, page_data, runs_page, style
 from l0tre.serve.guard import Application, Guard
 from l0tre.serve.runs import Runs
-from l0tre.serve.watch import State, Watch, changes, status_of
+from l0tre.serve.watch import State, Statuses, Watch, age_of, changes, status_of
 from l0tre.store import ask_stop
 
 __all__ = ["make_app"]
 
 SECONDS = 1.0  # between two looks at a run
+TICK = 0.1  # seconds until the end of a server is noticed
+RETRY_MS = 1000  # until a browser connects again
 STOP_HEADER = "x-l0tre-stop"
 SHELL = """<!DOCTYPE html>
 <html lang="en">
@@ -27,6 +30,7 @@ SHELL = """<!DOCTYPE html>
 <meta name="color-scheme" content="light dark">
 <meta name="l0tre-stop" content="{stop}">
 <title>l0tre</title>
+<link rel="icon" href="data:,">
 <link rel="stylesheet" href="/assets/page.css">
 </head>
 <body>
@@ -44,6 +48,7 @@ class Service:
         self.runs = runs
         self.stop_token = secrets.token_urlsafe(24)
         self.watches: dict[str, Watch] = {}
+        self.statuses = Statuses()
         self.lock = threading.Lock()
 
     def watch(self, name: str) -> Watch:
@@ -54,13 +59,16 @@ class Service:
 
     def listed(self) -> list[dict[str, Any]]:
         """All runs, each with how it is."""
-        return [{"name": name, **status_of(self.runs.folder(name))} for name in self.runs.names()]
+        return [{"name": name, **self.statuses.of(self.runs.folder(name))} for name in self.runs.names()]
 
     def state(self, name: str) -> tuple[State, dict[str, Any]]:
         """A run as last recorded, and how it is."""
         watch = self.watch(name)
         state = watch.current()
-        return state, status_of(watch.folder, state.run.snapshot)
+        status = status_of(watch.folder, state.run.snapshot)
+        if status["phase"] in ("at work", "stopping"):
+            status["age"] = round(age_of(watch.folder))
+        return state, status
 
     def compared(self, names: list[str]) -> dict[str, Any]:
         """The page of several runs side by side."""
@@ -68,12 +76,13 @@ class Service:
         return page_data(runs_page(snapshots))
 
 
-def make_app(runs: Runs, *, token: str = "") -> Application:
+def make_app(runs: Runs, *, token: str = "", closing: Callable[[], bool] = lambda: False) -> Application:
     """The application that serves the runs of a folder.
 
     Args:
         runs: The folder.
         token: What requests must know; empty for requests from this machine alone.
+        closing: Whether the server is about to end: events end before it.
 
     Raises:
         MissingExtraError: If starlette or sse-starlette is not installed.
@@ -140,14 +149,20 @@ def make_app(runs: Runs, *, token: str = "") -> Application:
             return responses.JSONResponse({"error": f"the run cannot be told: {error}"}, 503)
         return responses.JSONResponse({"phase": "stopping"})
 
-    def event(kind: str, data: Any) -> dict[str, str]:
-        return {"event": kind, "data": json.dumps(data, separators=(",", ":"), allow_nan=False)}
+    def event(kind: str, data: Any) -> dict[str, Any]:
+        text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+        return {"event": kind, "data": text, "retry": RETRY_MS}
 
-    async def run_events(name: str) -> AsyncIterator[dict[str, str]]:
+    async def pause(seconds: float) -> None:
+        began = time.monotonic()
+        while time.monotonic() - began < seconds and not closing():
+            await threads.sleep(TICK)
+
+    async def run_events(name: str) -> AsyncIterator[dict[str, Any]]:
         """A page as it is, then whatever changes in it. Who connects again begins anew, and has missed nothing."""
         shown: State | None = None
         told: dict[str, Any] = {}
-        while True:
+        while not closing():
             try:
                 state, status = await threaded(service.state, name)
             except KeyError:
@@ -160,19 +175,19 @@ def make_app(runs: Runs, *, token: str = "") -> Application:
                 elif state.number != shown.number:
                     yield event("change", changes(shown, state))
                 shown = state
-            if status != told or status["phase"] in ("at work", "stopping"):
+            if status != told:
                 told = status
                 yield event("status", status)
-            await threads.sleep(SECONDS)
+            await pause(SECONDS)
 
-    async def list_events() -> AsyncIterator[dict[str, str]]:
+    async def list_events() -> AsyncIterator[dict[str, Any]]:
         told: Any = None
-        while True:
+        while not closing():
             rows = await threaded(service.listed)
             if rows != told:
                 told = rows
                 yield event("runs", rows)
-            await threads.sleep(2 * SECONDS)
+            await pause(2 * SECONDS)
 
     async def events(request: Any) -> Any:
         name = request.path_params.get("name")

@@ -62,7 +62,7 @@ def listen(host: str, port: int, token: str = "") -> tuple[socket.socket, Addres
         taken.listen(64)
     except (OSError, OverflowError) as error:
         taken.close()
-        raise ConfigError(f"cannot listen on {host} port {port} ({error}): give another --port or --host") from error
+        raise ConfigError(f"cannot listen on {host} port {port} ({error}): give another `port` or `host`") from error
     if not is_local(host) and not token:
         token = secrets.token_urlsafe(24)
     return taken, Address(host, taken.getsockname()[1], token)
@@ -111,11 +111,13 @@ def _prepared(runs: Runs, host: str, port: int, token: str) -> tuple[Any, socket
     require("starlette", "live")
     taken, address = listen(host, port, token)
     try:
-        app = make_app(runs, token=address.token)
+        servers: list[Any] = []
+        app = make_app(runs, token=address.token, closing=lambda: bool(servers and servers[0].should_exit))
         config = uvicorn.Config(
             app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=1, server_header=False
         )
     except BaseException:
         taken.close()
         raise
-    return uvicorn.Server(config), taken, address
+    servers.append(uvicorn.Server(config))
+    return servers[0], taken, address

@@ -15,7 +15,7 @@ from l0tre.report.blocks import Document
 from l0tre.report.pictures import draw_sheet, limits
 from l0tre.store import DATABASE, INPUTS, read_snapshot, stop_asked
 
-__all__ = ["State", "Watch", "changes", "status_of"]
+__all__ = ["State", "Statuses", "Watch", "age_of", "changes", "status_of"]
 
 SECONDS = 0.5  # at least between two readings
 DUTY = 8  # so many times as long as a reading took until the next one: a run at work must not feel it
@@ -109,13 +109,32 @@ class Watch:
             return self.sheets[number]
 
 
-def status_of(folder: Path, snapshot: Snapshot | None = None) -> dict[str, Any]:
-    """How a run is: ``at work``, ``stopping``, ``stopped``, ``finished`` or ``damaged``, and what is known of it."""
-    try:
-        found = snapshot or read_snapshot(folder)
-    except L0treError as error:
-        return {"phase": "damaged", "reason": str(error)}
-    age = time.time() - max(moment for moment, _ in _signature(folder)) / 1e9
+class Statuses:
+    """How runs are, read again only where something changed."""
+
+    def __init__(self) -> None:
+        self.known: dict[Path, tuple[object, dict[str, Any]]] = {}
+
+    def of(self, folder: Path) -> dict[str, Any]:
+        """See :func:`status_of`."""
+        signature = (*_signature(folder), stop_asked(folder))
+        before = self.known.get(folder)
+        if before is None or before[0] != signature:
+            try:
+                status = status_of(folder, read_snapshot(folder))
+            except L0treError as error:
+                status = {"phase": "damaged", "reason": str(error)}
+            self.known[folder] = before = (signature, status)
+        return before[1]
+
+
+def age_of(folder: Path) -> float:
+    """Seconds since a run was written last."""
+    return max(0.0, time.time() - max(moment for moment, _ in _signature(folder)) / 1e9)
+
+
+def status_of(folder: Path, found: Snapshot) -> dict[str, Any]:
+    """How a run is: ``at work``, ``stopping``, ``stopped`` or ``finished``, and what is known of it."""
     exported = _exported_state(folder) == found.state
     if found.finished:
         phase = "finished"
@@ -126,7 +145,6 @@ def status_of(folder: Path, snapshot: Snapshot | None = None) -> dict[str, Any]:
     config = found.config
     return {
         "phase": phase,
-        "age": max(0.0, round(age, 1)),
         "model": config.get("model", {}).get("name", ""),
         "data": config.get("data", {}).get("name", ""),
         "images": len(found.images),
