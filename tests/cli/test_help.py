@@ -35,10 +35,11 @@ COMMON = [
     "--json",
 ]
 OPTIONS = {
-    "evaluate": [*COMMON, "--out", "--resume", "--max-t", "--limit", "--shuffle", "--seed"],
+    "evaluate": [*COMMON, "--out", "--resume", "--max-t", "--limit", "--shuffle", "--seed", "--live"],
     "verify": [*COMMON, "--radius", "--index", "--timeout"],
     "show": ["--json", "--all"],
-    "report": [],
+    "report": ["--format", "--open", "--out"],
+    "serve": ["--host", "--port", "--token", "--open"],
 }
 
 
