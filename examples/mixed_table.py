@@ -27,8 +27,7 @@ def people(count: int) -> tuple[Tensor, Tensor]:
     """Rows of the table, and who was granted a credit."""
     torch.manual_seed(0)
     age, school, hours = (torch.randint(*ends, (count,)).float() for ends in ((18, 75), (6, 18), (0, 60)))
-    savings = 30 * torch.rand(count) ** 3
-    abroad, job = torch.randint(2, (count,)), torch.randint(len(JOBS), (count,))
+    savings, abroad, job = 30 * torch.rand(count) ** 3, torch.randint(2, (count,)), torch.randint(len(JOBS), (count,))
     points = 0.08 * age + 0.4 * school + 0.1 * hours + 0.08 * savings - 4.0 * (job == 2)
     rows = torch.cat([torch.stack([age, school, hours, savings, abroad], 1), F.one_hot(job, len(JOBS))], 1)
     return rows, (points > points.median()).long()
@@ -53,14 +52,15 @@ def main(folder: Path) -> l0tre.Snapshot:
     data = from_arrays(rows, labels, scale=1, names=names)
     # Only what a person can change, and as it can change: nobody gets younger, a job is one of four, and the few
     # largest savings are no range for all.
-    rules = {"fixed": ["born_abroad"], "integer": ["auto"], "one_hot": ["job_*"], "upwards": ["age", "years_of_school"]}
-    domain = l0tre.table_domain(data, quantile=0.03, **rules)
+    domain = l0tre.table_domain(
+        data, quantile=0.03, fixed=["born_abroad"], integer=["auto"], one_hot=["job_*"], upwards=COLUMNS[:2]
+    )
     chosen = select(rows_inside(select(data, indices=range(500, 600)), domain), shuffle=True, limit=6)
     result = l0tre.evaluate(network(rows[:500], labels[:500]), chosen, domain=domain, max_t=2, out=folder)
     print(result)
-    for image, original in zip(result, (data.images[image.index] for image in result), strict=True):
+    for image in result:
         if image.witness is not None:
-            told = ", ".join(map(str, changes(image.witness, original, names)))
+            told = ", ".join(map(str, changes(image.witness, data.images[image.index], names)))
             print(f"  person {image.index}, {names.label(image.label)} unless {told}")
     print(f"report: {write_report(folder)}")
     return result
