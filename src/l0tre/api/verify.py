@@ -3,9 +3,9 @@
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -14,7 +14,7 @@ from l0tre.certify.checker.certificate import make_certificate, write_certificat
 from l0tre.certify.proof import ARITHMETIC
 from l0tre.certify.regions.tree import make_tree
 from l0tre.domain import Domain, make_domain
-from l0tre.errors import ConfigError
+from l0tre.errors import ConfigError, require
 from l0tre.evaluation.driver import drive
 from l0tre.evaluation.problem import GuaranteeWish, Problem, Settings, make_problem, spacing, start
 from l0tre.evaluation.results import Guarantee, ImageBounds, Snapshot, Witness
@@ -22,14 +22,18 @@ from l0tre.findings import Evidence
 from l0tre.grid import Colours, GridKind
 from l0tre.model.sources import Source
 from l0tre.rules import Free
+from l0tre.shown import Shown
 from l0tre.threads import with_threads
 from l0tre.tuning import DEFAULT_TUNING, Tuning
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["Verdict", "verify"]
 
 
 @dataclass(frozen=True, repr=False)
-class Verdict:
+class Verdict(Shown):
     """The answer to: can changing at most ``radius`` groups change the decision?
 
     Attributes:
@@ -65,6 +69,16 @@ class Verdict:
     def __repr__(self) -> str:
         what = f"at most {self.radius} {self.unit}{'' if self.radius == 1 else 's'}"
         return f"Verdict({self.answer}: {what}; lower {self.lower}, upper {self.upper}, {self.guarantee})"
+
+    def to_dataframe(self) -> "pd.DataFrame":
+        """The answer as a table of one row.
+
+        Raises:
+            MissingExtraError: If pandas is not installed.
+        """
+        row = {part.name: getattr(self, part.name) for part in fields(self) if part.name != "witness"}
+        becomes = None if self.witness is None else self.witness.label
+        return require("pandas", "tables").DataFrame([{**row, "becomes": becomes}])
 
 
 def verify(
