@@ -53,8 +53,8 @@ def _prove_under_rules(ledger: Ledger) -> Iterator[None]:
         ledger.t = t
         level = Level(t, [image for image in ledger.pending() if ledger.state.bounds[image].lower == t - 1])
         for image in level.images:
-            ledger.forget(image)
-            search = ListedSearch(ledger.problem, image, t, ledger.batcher, ledger.halted)
+            kept = ledger.state.proofs.get(image)
+            search = ListedSearch(ledger.problem, image, t, ledger.batcher, kept, ledger.halted)
             yield from visit(ledger, level, search, [image])
 
 
