@@ -2,7 +2,8 @@
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from l0tre.api.inputs import Image, check_scale, describe_data, fitting_threads, load_one
+from l0tre.api.sinks import Sink, told
 from l0tre.certify.checker.certificate import make_certificate, write_certificate
 from l0tre.certify.proof import ARITHMETIC
 from l0tre.certify.regions.tree import make_tree
@@ -102,6 +104,8 @@ def verify(
     certificate: str | Path | None = None,
     about: Mapping[str, Any] | None = None,
     tell: Callable[[str], None] | None = None,
+    progress: bool | None = None,
+    sinks: Sequence[Sink | Callable[[Snapshot], object]] = (),
     tuning: Tuning = DEFAULT_TUNING,
 ) -> Verdict:
     """Decide whether one input keeps its decision when at most ``radius`` groups change.
@@ -126,7 +130,9 @@ def verify(
         certificate: File for the proof, written if the answer is ``safe``; see :func:`l0tre.check`.
         about: More entries for the certificate's description.
         tell: Takes sentences such as what a long level will cost; default a warning in the log.
-        tuning: As for :func:`l0tre.evaluate`.
+        progress: As for :func:`l0tre.evaluate`, likewise all that follow.
+        sinks: Who is told how far the proof is.
+        tuning: How much is done at a time.
 
     Returns:
         The verdict.
@@ -178,10 +184,11 @@ def verify(
     keep = proof.add if certificate is not None else None
     left = None if time_budget is None else max(0.0, time_budget - (time.monotonic() - began))
     steps = drive(problem, start(problem), time_budget=left, stop=stop, on_evidence=keep, tell=tell)
-    for snapshot in with_threads(steps, fitting_threads(net)):
-        bounds = snapshot.images[0]
-        if bounds.lower >= radius or bounds.upper <= radius:
-            break
+    with closing(told(with_threads(steps, fitting_threads(net)), sinks, progress)) as snapshots:
+        for snapshot in snapshots:
+            bounds = snapshot.images[0]
+            if bounds.lower >= radius or bounds.upper <= radius:
+                break
     out_of_time = time_budget is not None and time.monotonic() - began >= time_budget
     verdict = _verdict(problem, radius, snapshot, bounds, out_of_time)
     if certificate is not None and verdict.answer == "safe":

@@ -88,7 +88,7 @@ def attack(
     if out is not None:
         files.check_file(out)
     with stop_on_signal() as stop:
-        setup = prepare(model, data, choices)
+        setup = prepare(model, data, choices, quiet=output.silent)
         network = setup.network
         target = None if targeted is None else parse_class(targeted, network.classes, setup.data.names)
         if pictures is not None:

@@ -65,7 +65,7 @@ def compare(
     results: dict[str, Snapshot] = {}
 
     def enter(name: str, model: str) -> Entrant:
-        setup = prepare(model, data, choices)
+        setup = prepare(model, data, choices, quiet=output.silent)
         chosen = select(setup.data, limit=selection.limit, shuffle=selection.shuffle, seed=selection.seed)
         return Entrant(name, setup.network, chosen, setup.domain)
 

@@ -62,6 +62,7 @@ def verify(
     Example: l0tre verify sdnn mnist5k --resize --index 1 --radius 1
     """
     from l0tre.api.verify import verify as verify_one
+    from l0tre.cli.live import proof_bar
     from l0tre.cli.pages import check_page, write_page
     from l0tre.cli.render import memory_dict, show_verdict
     from l0tre.cli.setup import make_settings, prepare
@@ -78,8 +79,8 @@ def verify(
         if not output.silent:
             console.print(literal(text), soft_wrap=True)
 
-    with stop_on_signal() as stop:
-        setup = prepare(model, data, choices)
+    with stop_on_signal() as stop, proof_bar(console, radius, quiet=output.silent) as show:
+        setup = prepare(model, data, choices, quiet=output.silent)
         image = select(setup.data, indices=[index])
         settings = make_settings(search, setup.memory_bytes, max(1, radius), domain=setup.domain)
         verdict = verify_one(
@@ -97,6 +98,8 @@ def verify(
             stop=stop,
             certificate=certificate,
             tell=tell,
+            progress=False,
+            sinks=[show],
         )
     written = certificate if verdict.answer == "safe" else None
     if output.as_json or form is Format.JSON:

@@ -1,7 +1,7 @@
 """The page of an attack: how few changes it needed, on which images, and what they are."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 from typing import Any
 
@@ -91,7 +91,7 @@ def _tiles(result: Attacked, distances: Sequence[int]) -> list[tuple[str, str, s
     return [*rows, ("passes an image", f"{passes:,.0f}", "forward and backward")]
 
 
-def curves(found: dict[str, Sequence[int]], total: int, unit: str) -> Block:
+def curves(found: Mapping[str, Sequence[int]], total: int, unit: str) -> Block:
     """Share of images whose decision was altered by at most so many changes, a line for each attack.
 
     Args:

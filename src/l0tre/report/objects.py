@@ -49,7 +49,7 @@ def drawn(result: object) -> Any:
 
 
 @singledispatch
-def page_of(result: object, images: Tensor | None = None) -> Document:
+def page_of(result: object, images: Tensor | None = None) -> Document:  # noqa: ARG001  # variants use it
     """The page of a result.
 
     Args:

@@ -50,18 +50,20 @@ def verdict_page(
     asked = counted(verdict.radius, verdict.unit)
     answers = {
         "safe": f"Safe: no change of at most {asked} alters the decision (guarantee: {verdict.guarantee}).",
-        "unsafe": f"Unsafe: changing {counted(verdict.upper, verdict.unit)} alters the decision, as a stored input shows.",
+        "unsafe": f"Unsafe: changing {counted(verdict.upper, verdict.unit)} alters the decision, as an input shows.",
         "unknown": f"Unknown whether a change of at most {asked} alters the decision: {verdict.reason}.",
     }
     known = verdict.witness is not None
+    share = ("proved", f"{verdict.share:.1%}", f"of the sets of {counted(verdict.lower + 1, verdict.unit)}")
     shown: list[Block] = [
         blocks.answer(answers[verdict.answer], [f"{verdict.seconds:,.2f} s, {verdict.queries:,} queries."]),
         blocks.tiles(
             [
                 ("answer", verdict.answer, f"for at most {asked}"),
-                ("lower bound", str(verdict.lower), "proved" if verdict.guarantee != "sampled" else "claims nothing"),
+                ("lower bound", str(verdict.lower), f"guarantee: {verdict.guarantee}"),
                 ("upper bound", str(verdict.upper) if known else "none", "shown" if known else "no witness kept"),
-                ("proved of the next level", f"{verdict.share:.1%}", f"of the sets of {verdict.lower + 1}"),
+                # A safe answer says nothing about larger changes.
+                *([] if verdict.answer != "unknown" else [share]),
             ]
         ),
         blocks.paragraphs("guarantee", "What is guaranteed", [(verdict.guarantee, f"Holds for {verdict.arithmetic}.")]),
