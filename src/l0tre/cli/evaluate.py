@@ -106,6 +106,7 @@ def evaluate(
     from l0tre.api.evaluate import begin
     from l0tre.api.resume import resume_anytime
     from l0tre.api.sinks import mlflow_sink, tensorboard_sink, told
+    from l0tre.api.tables import rows_inside
     from l0tre.cli.live import follow, live_page
     from l0tre.cli.patience import loads_within
     from l0tre.cli.render import print_snapshot
@@ -159,9 +160,14 @@ def evaluate(
                 sample_ms=sample or 0.0,
                 seed=selection.seed,
             )
+            data_inside = setup.data
+            if (choices.value_range or "").startswith("data:"):
+                data_inside = rows_inside(setup.data, setup.domain)
+                out_of_range = len(setup.data.images) - len(data_inside.images)
+                tell(f"{out_of_range} of {len(setup.data.images)} rows lie outside --range and are left out")
             snapshots = begin(
                 setup.network,
-                select(setup.data, limit=selection.limit, shuffle=selection.shuffle, seed=selection.seed),
+                select(data_inside, limit=selection.limit, shuffle=selection.shuffle, seed=selection.seed),
                 settings=settings,
                 domain=setup.domain,
                 time_budget=time_budget,
