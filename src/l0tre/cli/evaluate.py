@@ -76,7 +76,8 @@ def evaluate(
         int,
         typer.Option(
             metavar="QUERIES",
-            help="Forward + backward passes for each image to look for closer adversarial inputs; 0 for none.",
+            help="Queries (forward and backward passes) for each image to look for closer adversarial inputs; "
+            "0 for none.",
             rich_help_panel=opt.SEARCH,
         ),
     ] = ATTACK_QUERIES,
