@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from l0tre.api.resume import resume, resume_anytime
     from l0tre.api.runs import load_run
     from l0tre.api.sensitivity import Sensitivity, sensitivity
+    from l0tre.api.sinks import Sink, mlflow_sink, tensorboard_sink
     from l0tre.api.tables import table_domain
     from l0tre.api.testgen import generate_tests
     from l0tre.api.verify import Verdict, verify
@@ -50,6 +51,7 @@ __all__ = [
     "PerDevice",
     "Result",
     "Sensitivity",
+    "Sink",
     "Snapshot",
     "Suite",
     "Tuning",
@@ -67,12 +69,14 @@ __all__ = [
     "load_run",
     "make_domain",
     "measure_coverage",
+    "mlflow_sink",
     "read_certificate",
     "restrict",
     "resume",
     "resume_anytime",
     "sensitivity",
     "table_domain",
+    "tensorboard_sink",
     "verify",
 ]
 
@@ -99,6 +103,7 @@ _HOMES = {
     "l0tre.model.network": ("Network",),
     "l0tre.evaluation.results": ("ImageBounds", "Result", "Snapshot", "Witness"),
     "l0tre.api.sensitivity": ("Sensitivity", "sensitivity"),
+    "l0tre.api.sinks": ("Sink", "mlflow_sink", "tensorboard_sink"),
     "l0tre.api.verify": ("Verdict", "verify"),
     "l0tre.tuning": ("PerDevice", "Tuning"),
 }

@@ -19,6 +19,7 @@ for module in (
     "testgen",
     "coverage",
     "views",
+    "serve",
     "reproduce",
     "zoo",
 ):
