@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from l0tre.api.evaluate import anytime, evaluate, resume, resume_anytime
     from l0tre.api.load import load
     from l0tre.api.runs import load_run
+    from l0tre.api.saliency import saliency, saliency_map
     from l0tre.api.sensitivity import Sensitivity, sensitivity
     from l0tre.api.tables import table_domain
     from l0tre.api.verify import Verdict, verify
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from l0tre.domain import Domain, make_domain, restrict
     from l0tre.errors import L0treError, L0treWarning
     from l0tre.evaluation.results import ImageBounds, Result, Snapshot, Witness
+    from l0tre.maps.saliency_map import SaliencyMap
     from l0tre.model.network import Network
     from l0tre.tuning import PerDevice, Tuning
 
@@ -41,6 +43,7 @@ __all__ = [
     "Network",
     "PerDevice",
     "Result",
+    "SaliencyMap",
     "Sensitivity",
     "Snapshot",
     "Tuning",
@@ -60,6 +63,8 @@ __all__ = [
     "restrict",
     "resume",
     "resume_anytime",
+    "saliency",
+    "saliency_map",
     "sensitivity",
     "table_domain",
     "verify",
@@ -81,6 +86,8 @@ _HOMES = {
     "l0tre.api.runs": ("load_run",),
     "l0tre.model.network": ("Network",),
     "l0tre.evaluation.results": ("ImageBounds", "Result", "Snapshot", "Witness"),
+    "l0tre.api.saliency": ("saliency", "saliency_map"),
+    "l0tre.maps.saliency_map": ("SaliencyMap",),
     "l0tre.api.sensitivity": ("Sensitivity", "sensitivity"),
     "l0tre.api.verify": ("Verdict", "verify"),
     "l0tre.tuning": ("PerDevice", "Tuning"),

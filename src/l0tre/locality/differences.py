@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from l0tre.locality.fused import fused_change
 from l0tre.locality.local_part import Span, is_local, local_place, need, reach
 from l0tre.locality.windows import Box, shifted
 from l0tre.model.graph import Graph, Operation, run_operation
@@ -76,7 +77,7 @@ def make_differences(graph: Graph, image: Tensor, precision: Precision) -> Diffe
         The network around it.
     """
     with exact_float32(image.device):
-        values = [_arranged(image[None])]
+        values = [_arranged(image[None], precision)]
         for operation in graph.operations[1:]:
             values.append(run_operation(operation, *(values[source] for source in operation.inputs)))
     constants = {}
@@ -84,16 +85,17 @@ def make_differences(graph: Graph, image: Tensor, precision: Precision) -> Diffe
         kind = KINDS[operation.kind] if place else None
         if isinstance(kind, Linear) and isinstance(kind.bounds, LinearBounds):
             plain = kind.bounds.plain(operation)
-            tensors = {key: _arranged(value.to(precision.dtype)) for key, value in plain.tensors.items()}
+            tensors = {key: _arranged(value.to(precision.dtype), precision) for key, value in plain.tensors.items()}
             constants[place] = replace(plain, tensors=tensors)
         elif place:
             constants[place] = operation
     return Differences(graph, constants, tuple(values), precision)
 
 
-def _arranged(x: Tensor) -> Tensor:
-    """Maps and kernels with their channels last, as a GPU's tensor cores take them."""
-    return x.contiguous(memory_format=torch.channels_last) if x.is_cuda and x.ndim == 4 else x
+def _arranged(x: Tensor, precision: Precision) -> Tensor:
+    """In half precision maps and kernels with their channels last, as a GPU's tensor cores take them."""
+    last = precision.dtype == torch.float16 and x.ndim == 4
+    return x.contiguous(memory_format=torch.channels_last) if last else x
 
 
 def boxes(graph: Graph, box: Box | None) -> tuple[Box | None, ...]:
@@ -160,7 +162,7 @@ def output_change(around: Differences, change: Tensor, where: Sequence[Box | Non
     """
     graph, precision = around.graph, around.precision
     last = graph.last_use()
-    values = {0: _arranged((change * precision.scale).to(precision.dtype))}
+    values = {0: _arranged((change * precision.scale).to(precision.dtype), precision)}
     with exact_float32(change.device):
         for place, operation in enumerate(graph.operations[1:], start=1):
             sources = [values[source] for source in operation.inputs]
@@ -267,6 +269,9 @@ def _curve(operation: Operation, change: Tensor, before: Tensor, after: Tensor, 
 
     ReLU and clip move the change to where the limits are, so that nothing large is added and taken off again.
     """
+    fused = fused_change(operation, change, before, precision.scale)
+    if fused is not None:
+        return fused
     if operation.kind in ("relu", "clip"):
         high = None
         if operation.kind == "relu":
