@@ -26,7 +26,7 @@ from l0tre.tuning import DEFAULT_TUNING, PerDevice, Tuning
 __all__ = ["Probe"]
 
 # Rows that should lie in one block of the image: with fewer a device idles, with more windows are large.
-BLOCK_ROWS = PerDevice(32, 2048)
+BLOCK_ROWS = PerDevice(32, 512)
 SMALLEST_BLOCK = PerDevice(2, 16)
 Box = tuple[Span, Span]
 
