@@ -67,6 +67,7 @@ def begin_map(
     *,
     target: int | None = None,
     neuron: str | None = None,
+    classes: Sequence[str] = (),
     epsilon: float | None = None,
     grid: GridKind = "uniform",
     domain: Domain | None = None,
@@ -81,6 +82,7 @@ def begin_map(
         image: float32 ``input_shape``.
         target: See :func:`saliency`.
         neuron: See :func:`saliency`.
+        classes: Their names, for words; default those of the network.
         epsilon: See :func:`saliency`.
         grid: See :func:`saliency`.
         domain: See :func:`saliency`.
@@ -96,7 +98,7 @@ def begin_map(
     """
     if target is not None and neuron is not None:
         raise ConfigError("a map is of a class's score (`target`) or of a neuron (`neuron`): give one of them")
-    observed = _observe(network, image, target, neuron)
+    observed = _observe(network, image, target, neuron, classes)
     where = domain or make_domain(network.input_shape)
     where.check(image[None], (0,))
     values = make_grid(where, epsilon or 0.25, grid, "corners" if epsilon is None else "grid")
@@ -113,10 +115,13 @@ def begin_map(
     return Drawing(probe, image.cpu(), state, {**about, "name": network.name}, fitting_threads(network))
 
 
-def _observe(network: Network, image: Tensor, target: int | None, neuron: str | None) -> Observed:
+def _observe(
+    network: Network, image: Tensor, target: int | None, neuron: str | None, classes: Sequence[str]
+) -> Observed:
     if neuron is not None:
         return observe_neuron(network, neuron)
-    return observe_class(network, int(network.scores(image[None]).argmax()) if target is None else target)
+    wanted = int(network.scores(image[None]).argmax()) if target is None else target
+    return observe_class(network, wanted, classes)
 
 
 def _digest(*tensors: Tensor) -> str:

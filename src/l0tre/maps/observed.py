@@ -1,6 +1,6 @@
 """What a map is about: the score of a class, or the value of a hidden neuron, as one number for each input."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -49,8 +49,13 @@ class Layer:
     shape: tuple[int, ...]
 
 
-def observe_class(network: Network, target: int) -> Observed:
+def observe_class(network: Network, target: int, classes: Sequence[str] = ()) -> Observed:
     """The score of a class.
+
+    Args:
+        network: The classifier.
+        target: The class.
+        classes: Names of the classes; default those of the network.
 
     Raises:
         ConfigError: If there is no such class.
@@ -61,7 +66,8 @@ def observe_class(network: Network, target: int) -> Observed:
     if network.graph is not None:
         last = len(network.graph.operations) - 1
         graph = _single(network.graph, last, target, network.device)
-    label = network.names.classes[target] if target < len(network.names.classes) else str(target)
+    names = classes or network.names.classes
+    label = names[target] if target < len(names) else str(target)
     return Observed(
         f"score of class {label}",
         "units of the score",

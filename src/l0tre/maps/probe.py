@@ -26,7 +26,7 @@ from l0tre.tuning import DEFAULT_TUNING, PerDevice, Tuning
 __all__ = ["Probe"]
 
 # Rows that should lie in one block of the image: with fewer a device idles, with more windows are large.
-BLOCK_ROWS = PerDevice(32, 512)
+BLOCK_ROWS = PerDevice(32, 256)
 SMALLEST_BLOCK = PerDevice(2, 16)
 Box = tuple[Span, Span]
 
@@ -155,8 +155,9 @@ class Probe:
             step = self._rows(row_bytes(around.graph, where, around.precision))
             some = rows[start : start + step]
             try:
-                change = self._change(groups[some].to(self.device), points[some].to(self.device), box)
-                found[some.to(self.device)] = output_change(around, change, where)[:, 0]
+                filled = _filled(some, step) if self.device.type == "cuda" else some
+                change = self._change(groups[filled].to(self.device), points[filled].to(self.device), box)
+                found[some.to(self.device)] = output_change(around, change, where)[: len(some), 0]
             except torch.OutOfMemoryError as error:
                 self._smaller(step, error)
                 continue
@@ -214,6 +215,13 @@ class Probe:
             raise ModelError("the device has too little memory for one input: use `device='cpu'`") from error
         torch.cuda.empty_cache()
         self.share /= 2
+
+
+def _filled(rows: Tensor, most: int) -> Tensor:
+    """Rows and repetitions of the first one, up to the next of few sizes: a GPU plans each convolution for each size."""
+    size = 1 << (len(rows) - 1).bit_length()
+    size = min(3 * size // 4 if 3 * size // 4 >= len(rows) else size, max(most, len(rows)))
+    return torch.cat([rows, rows[:1].expand(size - len(rows))])
 
 
 def _corners(domain: Domain, shape: tuple[int, ...]) -> Tensor | None:
