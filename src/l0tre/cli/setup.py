@@ -15,9 +15,10 @@ from l0tre.cli.patience import loads_within
 from l0tre.data import Dataset, from_arrays, load_data
 from l0tre.data.vnnlib import VnnlibProperty, read_vnnlib
 from l0tre.defaults import ATTACK_QUERIES
-from l0tre.domain import Colours, Domain, GridKind, Groups, Range, make_domain
+from l0tre.domain import Domain, Groups, Range, make_domain
 from l0tre.errors import ConfigError
 from l0tre.evaluation.problem import GuaranteeWish, Settings, spacing
+from l0tre.grid import Colours, GridKind
 from l0tre.memory import parse_size
 from l0tre.model.network import Network
 from l0tre.names import Names
@@ -113,6 +114,12 @@ def _domain(network: Network, data: Dataset, choices: Choices) -> Domain:
     }
     tabular = choices.label_column is not None or any(columns.values())
     wish = choices.value_range or ("data" if choices.label_column is not None and (low, high) == ("0", "1") else None)
+    quantile = 0.0
+    if wish is not None and wish.startswith("data:"):
+        shares = parse_numbers(wish.removeprefix("data:"), "--range") or []
+        if len(shares) != 1:
+            raise ConfigError(f"--range {wish!r} has several shares: give one, such as data:0.01")
+        quantile, wish = shares[0], "data"
     if wish is not None:
         low, _, high = wish.partition(",")
         high = low if low == "data" else high
@@ -130,6 +137,7 @@ def _domain(network: Network, data: Dataset, choices: Choices) -> Domain:
         data,
         low=None if low == "data" else parse_range(low, "--low"),
         high=None if high == "data" else parse_range(high, "--high"),
+        quantile=quantile,
         **columns,
     )
 

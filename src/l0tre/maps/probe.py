@@ -218,7 +218,7 @@ class Probe:
 
 
 def _filled(rows: Tensor, most: int) -> Tensor:
-    """Rows and repetitions of the first one, up to the next of few sizes: a GPU plans each convolution for each size."""
+    """Rows, and repetitions of the first one up to one of few sizes: a GPU plans a convolution anew for each size."""
     size = 1 << (len(rows) - 1).bit_length()
     size = min(3 * size // 4 if 3 * size // 4 >= len(rows) else size, max(most, len(rows)))
     return torch.cat([rows, rows[:1].expand(size - len(rows))])
