@@ -10,8 +10,8 @@ from l0tre.api.load import load
 from l0tre.api.saliency import saliency
 from l0tre.domain import Domain, make_domain
 from l0tre.errors import ConfigError, require
-from l0tre.model.load import Source
 from l0tre.model.network import Network
+from l0tre.model.sources import Source
 
 __all__ = ["L0Sensitivity"]
 

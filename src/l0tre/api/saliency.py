@@ -12,8 +12,9 @@ from torch import Tensor
 
 from l0tre.api.inputs import Image, Images, fitting_threads, load_inputs, load_one
 from l0tre.data import Dataset
-from l0tre.domain import Domain, GridKind, make_domain, make_grid
+from l0tre.domain import Domain, make_domain
 from l0tre.errors import ConfigError
+from l0tre.grid import GridKind, make_grid
 from l0tre.maps.draw import draw
 from l0tre.maps.files import read_state, write_map
 from l0tre.maps.observed import Observed, observe_class, observe_neuron
@@ -21,8 +22,8 @@ from l0tre.maps.probe import Probe
 from l0tre.maps.saliency_map import SaliencyMap
 from l0tre.maps.work import MapState, Step, empty_state, finished
 from l0tre.memory import default_budget
-from l0tre.model.load import Source
 from l0tre.model.network import Network
+from l0tre.model.sources import Source
 from l0tre.threads import using_threads, with_threads
 
 __all__ = ["Drawing", "begin_map", "saliency", "saliency_map"]
