@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from l0tre.api.runs import load_run
     from l0tre.api.saliency import saliency, saliency_map
     from l0tre.api.sensitivity import Sensitivity, sensitivity
+    from l0tre.api.sinks import Sink, mlflow_sink, tensorboard_sink
     from l0tre.api.tables import table_domain
     from l0tre.api.verify import Verdict, verify
     from l0tre.attacks.attacked import Attacked
@@ -46,6 +47,7 @@ __all__ = [
     "Result",
     "SaliencyMap",
     "Sensitivity",
+    "Sink",
     "Snapshot",
     "Tuning",
     "Verdict",
@@ -60,6 +62,7 @@ __all__ = [
     "load_data",
     "load_run",
     "make_domain",
+    "mlflow_sink",
     "read_certificate",
     "restrict",
     "resume",
@@ -68,6 +71,7 @@ __all__ = [
     "saliency_map",
     "sensitivity",
     "table_domain",
+    "tensorboard_sink",
     "verify",
 ]
 
@@ -91,6 +95,7 @@ _HOMES = {
     "l0tre.api.saliency": ("saliency", "saliency_map"),
     "l0tre.maps.saliency_map": ("SaliencyMap",),
     "l0tre.api.sensitivity": ("Sensitivity", "sensitivity"),
+    "l0tre.api.sinks": ("Sink", "mlflow_sink", "tensorboard_sink"),
     "l0tre.api.verify": ("Verdict", "verify"),
     "l0tre.tuning": ("PerDevice", "Tuning"),
 }
