@@ -18,6 +18,7 @@ for module in (
     "compare_attacks",
     "testgen",
     "coverage",
+    "saliency",
     "views",
     "serve",
     "reproduce",
