@@ -132,7 +132,8 @@ class BoxNodes:
     def to(self, device: torch.device) -> "BoxNodes":
         """The same nodes on another device."""
         parts = (self.image, self.cells, self.low, self.high, self.depth)
-        return BoxNodes(*(part.to(device) for part in parts), self.known and self.known.to(device))
+        image, cells, low, high, depth = (part.to(device) for part in parts)
+        return BoxNodes(image, cells, low, high, depth, self.known and self.known.to(device))
 
     def ranks(self) -> Tensor:
         """For every cell how many equal ones come before it, ``[nodes, t]``."""
