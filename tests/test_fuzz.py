@@ -89,7 +89,7 @@ def kinds(net: Net, *, ways: bool) -> set[object]:
 
 # Seeds whose files hold what no earlier one holds, by source: most others need not be written.
 TELLING = {
-    "onnx": (22, 140, 126, 19, 1, 256, 2, 7, 169, 396),
+    "onnx": (22, 140, 126, 19, 1, 256, 2, 7, 169, 396, 18),
     "pt2": (
         *(61, 22, 126, 187, 67, 74, 256, 140, 18, 117, 19, 94, 96, 1, 5, 38, 8, 112, 396, 4, 66, 165, 143, 342),
         *(2, 7, 10),
