@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from l0tre.api.load import load
     from l0tre.api.resume import resume, resume_anytime
     from l0tre.api.runs import load_run
+    from l0tre.api.saliency import saliency, saliency_map
     from l0tre.api.sensitivity import Sensitivity, sensitivity
     from l0tre.api.sinks import Sink, mlflow_sink, tensorboard_sink
     from l0tre.api.tables import table_domain
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from l0tre.domain import Domain, make_domain, restrict
     from l0tre.errors import L0treError, L0treWarning
     from l0tre.evaluation.results import ImageBounds, Result, Snapshot, Witness
+    from l0tre.maps.saliency_map import SaliencyMap
     from l0tre.model.network import Network
     from l0tre.tuning import PerDevice, Tuning
 
@@ -43,6 +45,7 @@ __all__ = [
     "Network",
     "PerDevice",
     "Result",
+    "SaliencyMap",
     "Sensitivity",
     "Sink",
     "Snapshot",
@@ -64,6 +67,8 @@ __all__ = [
     "restrict",
     "resume",
     "resume_anytime",
+    "saliency",
+    "saliency_map",
     "sensitivity",
     "table_domain",
     "tensorboard_sink",
@@ -87,6 +92,8 @@ _HOMES = {
     "l0tre.api.runs": ("load_run",),
     "l0tre.model.network": ("Network",),
     "l0tre.evaluation.results": ("ImageBounds", "Result", "Snapshot", "Witness"),
+    "l0tre.api.saliency": ("saliency", "saliency_map"),
+    "l0tre.maps.saliency_map": ("SaliencyMap",),
     "l0tre.api.sensitivity": ("Sensitivity", "sensitivity"),
     "l0tre.api.sinks": ("Sink", "mlflow_sink", "tensorboard_sink"),
     "l0tre.api.verify": ("Verdict", "verify"),
