@@ -15,7 +15,10 @@ from l0tre.report.inputs import make_gallery, witness_entry
 __all__ = ["Entry", "peers_page"]
 
 
-PASSES = "A budget of {:,} passes for each image, as close as each attack's settings come to it; the table has what they took."
+PASSES = (
+    "A budget of {:,} passes for each image, as close as each attack's settings come to it; the table has what "
+    "they took."
+)
 
 
 @dataclass(frozen=True)
