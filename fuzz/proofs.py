@@ -11,7 +11,7 @@ import l0tre
 from fuzz.calibrate import Flip
 from fuzz.compare import MEMORY, SECONDS, Complaint, Trial, evaluated, muted, words
 from fuzz.regions import Space, box_nodes, cell_nodes, held
-from l0tre.certify.boxes.margin_errors import is_safe
+from l0tre.certify.boxes.margin_errors import proved
 from l0tre.certify.cells.cell_search import CellSearch
 from l0tre.certify.checker.certificate import make_certificate
 from l0tre.certify.checker.check import spread_of
@@ -124,9 +124,9 @@ def _probe_clusters(trial: Trial, prover: Prover, space: Space, flips: Sequence[
         tuned = replace(prover, tuning=replace(prover.tuning, meeting_share=share))
         bounder = tuned.search_boxes(t, *_image(trial), [None]).bounder
         with torch.inference_mode():
-            proved = is_safe(bounder.instance, nodes.image, bounder.bound(nodes)[0], t)
-        if bool(proved.any()):
-            return [_complaint(f"{type(bounder).__name__}'s bounds", space, nodes.pick(proved), flips)]
+            safe = proved(bounder.bound(nodes)[0])
+        if bool(safe.any()):
+            return [_complaint(f"{type(bounder).__name__}'s bounds", space, nodes.pick(safe), flips)]
     return []
 
 

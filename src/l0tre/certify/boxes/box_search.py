@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from l0tre.certify.boxes.bounders import Bounder
-from l0tre.certify.boxes.margin_errors import is_safe
+from l0tre.certify.boxes.margin_errors import proved
 from l0tre.certify.cells.cell_search import NARROWEST, Step
 from l0tre.certify.regions.nodes import BoxNodes, CellNodes, Nodes, root, shares, split_boxes
 from l0tre.certify.regions.stack import kept, take, without
@@ -122,15 +122,15 @@ class BoxSearch:
         self.fresh = self.fresh[most:]
         if len(found.left):
             self.boxes.append(found.left)
-        for image, proved, bounded in zip(chosen, found.proved, found.bounded, strict=True):
-            result.add(image, bounded, proved)
+        for image, share, bounded in zip(chosen, found.proved, found.bounded, strict=True):
+            result.add(image, bounded, share)
 
     def _bound(self, result: "_Tally") -> None:
         last = [self.boxes.pop()]  # boxes of one batch alone: those of one arrangement are bounded together
         nodes = take(last, self.batch)
         self.boxes += last
         bounds, coefficients = self.bounder.bound(nodes)
-        safe = is_safe(self.instance, nodes.image, bounds, self.t)
+        safe = proved(bounds)
         failed = (~safe).nonzero()[:, 0]
         left = nodes.pick(failed)
         ties: set[int] = set()
@@ -141,14 +141,14 @@ class BoxSearch:
             left, ties = self._halve(left)
         done = nodes.pick(safe)
         counts = nodes.image.bincount(minlength=len(self.instance.images)).tolist()
-        proved = shares(self.instance.tree, done) if len(done) else {}
+        counted = shares(self.instance.tree, done) if len(done) else {}
         if len(left):
             self.boxes.append(left)
         # Only now, when nothing can fail any more: what is entered must not be bounded again.
         result.ties |= ties
         for image, count in enumerate(counts):
             if count:
-                result.add(image, count, proved.get(image, Fraction(0)))
+                result.add(image, count, counted.get(image, Fraction(0)))
 
     def _try_corners(self, result: "_Tally", nodes: BoxNodes, slopes: Tensor, worst: Tensor) -> None:
         """Run the worst corners of the worst boxes through the network itself."""
