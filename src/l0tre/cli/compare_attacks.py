@@ -37,7 +37,10 @@ def compare_attacks(
     selection: opt.Several,
     output: opt.Output,
 ) -> None:
-    """Run our attack and those of other libraries on the same images with one budget; every result is replayed."""
+    """Run our attack and those of other libraries on the same images with one budget; every result is replayed.
+
+    Example: l0tre compare-attacks sdnn mnist5k --resize --shuffle --limit 5 --peers sparse-rs,l0tre-paper
+    """
     from l0tre.adapters.attack_summary import to_dict
     from l0tre.adapters.compare_attacks import compare
     from l0tre.adapters.peers import PEERS
