@@ -28,7 +28,7 @@ def compare_attacks(
     listing: Annotated[
         bool, typer.Option("--list", help="List the attacks, their libraries, and whether they can be imported.")
     ] = False,
-    budget: Annotated[int, typer.Option(help="Forward + backward passes for each image.")] = PEER_BUDGET,
+    budget: Annotated[int, typer.Option(help="Queries (forward and backward passes) for each image.")] = PEER_BUDGET,
     out: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Write compare.csv, compare.json, compare.png, ATTACK.npz.")
     ] = None,
@@ -58,7 +58,7 @@ def compare_attacks(
     if peers is None:
         names = [name for name in names if not why_not(name)]
     with stop_on_signal() as stop:
-        setup = prepare(model, data, choices)
+        setup = prepare(model, data, choices, quiet=output.silent)
         chosen = select(
             setup.data,
             indices=selection.index,
