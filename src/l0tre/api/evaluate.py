@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from l0tre.api.certificates import keeper, refuse_uncertified
 from l0tre.api.inputs import Images, Labels, check_scale, describe_data, fitting_threads, load_inputs
 from l0tre.api.steps import before_the_first_step, check_budget, last, recorded
 from l0tre.defaults import ATTACK_QUERIES
 from l0tre.domain import Domain
-from l0tre.errors import warn
+from l0tre.errors import ConfigError, warn
 from l0tre.evaluation.accuracy import doubt
 from l0tre.evaluation.driver import drive
 from l0tre.evaluation.problem import GuaranteeWish, Settings, make_problem, spacing, start
@@ -42,6 +43,7 @@ def evaluate(
     device: str = "auto",
     time_budget: float | None = None,
     out: str | Path | None = None,
+    certificates: bool = False,
     stop: Callable[[], bool] = lambda: False,
     extra_config: Mapping[str, Any] | None = None,
     tuning: Tuning = DEFAULT_TUNING,
@@ -69,6 +71,7 @@ def evaluate(
         device: Where to compute, if ``network`` is not loaded yet.
         time_budget: Seconds; ``None`` for no limit.
         out: A new folder for a run that survives a crash and can be resumed.
+        certificates: Keep the proof of every level in that folder, for :func:`l0tre.check_run`.
         stop: Asked in every step; a yes ends the evaluation behind that step, with what there is.
         extra_config: More entries for the stored configuration.
         tuning: How much is done at a time and for how long; changes speed only, and is not stored.
@@ -98,6 +101,7 @@ def evaluate(
             device=device,
             time_budget=time_budget,
             out=out,
+            certificates=certificates,
             stop=stop,
             extra_config=extra_config,
             tuning=tuning,
@@ -124,6 +128,7 @@ def anytime(
     device: str = "auto",
     time_budget: float | None = None,
     out: str | Path | None = None,
+    certificates: bool = False,
     stop: Callable[[], bool] = lambda: False,
     extra_config: Mapping[str, Any] | None = None,
     tuning: Tuning = DEFAULT_TUNING,
@@ -155,6 +160,7 @@ def anytime(
         device=device,
         time_budget=time_budget,
         out=out,
+        certificates=certificates,
         stop=stop,
         extra_config=extra_config,
         tuning=tuning,
@@ -171,6 +177,7 @@ def begin(
     device: str = "auto",
     time_budget: float | None = None,
     out: str | Path | None = None,
+    certificates: bool = False,
     stop: Callable[[], bool] = lambda: False,
     extra_config: Mapping[str, Any] | None = None,
     tell: Callable[[str], None] | None = None,
@@ -190,10 +197,18 @@ def begin(
             indices=data.indices,
             domain=domain,
             settings=settings,
-            extra_config={**describe_data(data), **(extra_config or {})},
+            extra_config={
+                **describe_data(data),
+                **({"certificates": True} if certificates else {}),
+                **(extra_config or {}),
+            },
             tuning=tuning,
             pulse=pulse,
         )
+    if certificates:
+        if out is None:
+            raise ConfigError("certificates are kept in a run folder: give `out`")
+        refuse_uncertified(problem)
     if data.labels is not None and (reason := doubt(len(problem.indices), len(data.images))):
         warn(reason)
     state = start(problem)
@@ -204,5 +219,6 @@ def begin(
         return with_threads(steps, fitting_threads(problem.network))
     inputs = Inputs(data.images, data.labels, data.indices, problem.domain)
     run = create_run(Path(out), inputs, state, excluded=problem.excluded, config=problem.config)
-    steps = drive(problem, state, recorder=run, time_budget=time_budget, stop=stop, tell=tell)
+    keep = keeper(problem, Path(out)) if certificates else None
+    steps = drive(problem, state, recorder=run, time_budget=time_budget, stop=stop, on_evidence=keep, tell=tell)
     return recorded(with_threads(steps, fitting_threads(problem.network)), run, inputs)

@@ -124,6 +124,7 @@ class Certificate(Subject):
 
 AnyCertificate = Certificate | SetCertificate
 
+
 def image_hash(image: Tensor) -> str:
     """SHA-256, in hexadecimal digits, of the image's float32 values in little-endian order."""
     return hashlib.sha256(_bytes(image, "<f4")).hexdigest()

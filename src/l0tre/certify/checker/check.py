@@ -165,9 +165,7 @@ def _check_sets(
     trees, leaves = len(certificate.sets), len(certificate.depths)
     parts = math.comb(domain.groups, certificate.radius) - trees + leaves
     seconds = time.perf_counter() - begin
-    return CheckResult(
-        parts, leaves, certificate.radius, certificate.label, tally.margin, tally.splits, seconds
-    )
+    return CheckResult(parts, leaves, certificate.radius, certificate.label, tally.margin, tally.splits, seconds)
 
 
 def _not_decided(certificate: AnyCertificate, own: float) -> CertificateError:

@@ -286,9 +286,7 @@ def whole_index(view: View, position: int, shape: tuple[int, ...]) -> Tensor:
 
 
 def _joined(spans: Tensor) -> Tensor:
-    return torch.stack(
-        [spans[..., 0].amin(1), spans[..., 1].amax(1), spans[..., 2].amin(1), spans[..., 3].amax(1)], 1
-    )
+    return torch.stack([spans[..., 0].amin(1), spans[..., 1].amax(1), spans[..., 2].amin(1), spans[..., 3].amax(1)], 1)
 
 
 def _clusters(forward: Forward, groups: Tensor) -> Iterator[tuple[tuple[int, ...], Tensor]]:

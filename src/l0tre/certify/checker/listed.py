@@ -132,7 +132,7 @@ def _prove(forward: Forward, boxes: _Boxes, tally: Tally) -> None:
                 f"the set of groups {left.groups[row].tolist()} is not proved: the margin may be as small as "
                 f"{float(bounds[~safe][row]):.6g} in a part of its box that was halved {int(left.level[row])} times"
             )
-        _refuse_violation(forward, left[: MOST_TRIED])
+        _refuse_violation(forward, left[:MOST_TRIED])
         tally.splits += len(left)
         low, high = (x.flatten(0, 1) for x in halves(left.low, left.high, sides, left.level))
         pending.append(
@@ -144,7 +144,9 @@ def _refuse_violation(forward: Forward, boxes: _Boxes) -> None:
     """Refuse at once where the middle of a box is not safe: no halving would ever prove it."""
     operations, image = forward.bounder.layers.operations, forward.bounder.own[0].flatten()
     changes = image.new_zeros(len(boxes), len(image) + 1)
-    changes.scatter_(1, forward.bounder.scope.positions[boxes.groups].flatten(1), ((boxes.low + boxes.high) / 2).flatten(1))
+    changes.scatter_(
+        1, forward.bounder.scope.positions[boxes.groups].flatten(1), ((boxes.low + boxes.high) / 2).flatten(1)
+    )
     margins = run(Graph(operations), (image + changes[:, :-1]).view(-1, *operations[0].shape)).amin(1)
     if not bool((margins > 0).all()):
         row = int((margins > 0).to(torch.int8).argmin())

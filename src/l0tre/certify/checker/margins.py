@@ -32,7 +32,16 @@ from l0tre.domain import Domain
 from l0tre.errors import CertificateError
 from l0tre.model.graph import Graph, Operation, run_operation
 
-__all__ = ["LINEAR", "Bounder", "absolute", "curve_interval", "lower_margins", "make_bounder", "own_margin", "steepness"]
+__all__ = [
+    "LINEAR",
+    "Bounder",
+    "absolute",
+    "curve_interval",
+    "lower_margins",
+    "make_bounder",
+    "own_margin",
+    "steepness",
+]
 
 LINEAR = frozenset(
     ("conv", "linear", "scale", "reshape", "transpose", "pad", "mean", "avg_pool", "add", "sub", "concat", "slice")

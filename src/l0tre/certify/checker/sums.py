@@ -173,9 +173,7 @@ class Sizes:
 def sizes_of(forward: Forward, halvings: int) -> Sizes:
     """The sizes of all groups, over small parts of their ranges."""
     operations, spans = forward.plain, forward.spans
-    wanted = {
-        o.inputs[0] for p, o in enumerate(operations) if p in forward.local.reach and p and o.kind not in LINEAR
-    }
+    wanted = {o.inputs[0] for p, o in enumerate(operations) if p in forward.local.reach and p and o.kind not in LINEAR}
     groups = torch.arange(len(spans), device=spans.device)
     low, high = part_boxes(forward, groups[:, None], halvings)
     parts, flat = len(low), (low.flatten(0, 1).flatten(1), high.flatten(0, 1).flatten(1))
@@ -225,7 +223,9 @@ def interacting_margins(forward: Forward, singles: Effects, sizes: Sizes, pairs:
     """
     bounds = singles.low[min(singles.low)].new_full((len(pairs),), math.nan)
     spans = forward.spans[pairs]
-    both = torch.stack([*(f(1) for f in (spans[..., 0].amin, spans[..., 1].amax, spans[..., 2].amin, spans[..., 3].amax))], 1)
+    both = torch.stack(
+        [*(f(1) for f in (spans[..., 0].amin, spans[..., 1].amax, spans[..., 2].amin, spans[..., 3].amax))], 1
+    )
     for rows, view in views(forward, both, 8):
         for start, stop in parts_of(len(rows), _sum_bytes(forward) + _exit_bytes(forward), forward):
             some = rows[start:stop]
@@ -233,7 +233,9 @@ def interacting_margins(forward: Forward, singles: Effects, sizes: Sizes, pairs:
             rest = _interactions(forward, view_, sizes, pairs[some])
             ends = {}
             for place in singles.low:
-                low, high = (sum(table[place][0, pairs[some, k]] for k in (0, 1)) for table in (singles.low, singles.high))
+                low, high = (
+                    sum(table[place][0, pairs[some, k]] for k in (0, 1)) for table in (singles.low, singles.high)
+                )
                 more = rest[place] * ROUNDING
                 ends[place] = (low - more, high + more)
             bounds[some] = _interval_margins(forward, ends)
@@ -255,7 +257,10 @@ def _interactions(forward: Forward, view: View, sizes: Sizes, pairs: Tensor) -> 
             if not known:
                 continue
             blank = [rest.get(s) for s in operation.inputs]
-            parts = [_zeros(forward, view, s, len(pairs)) if x is None else x for s, x in zip(operation.inputs, blank, strict=True)]
+            parts = [
+                _zeros(forward, view, s, len(pairs)) if x is None else x
+                for s, x in zip(operation.inputs, blank, strict=True)
+            ]
             found = map_window(view, forward.positive[position], position, *(x[:, None] for x in parts))[:, 0]
         else:
             found = _bend(forward, view, operation, position, sizes, pairs, known)
@@ -317,4 +322,3 @@ def _bend(
     moved = [torch.maximum(up, down) for up, down in sides]
     gain = 1.0 if operation.kind == "clip" else steepness(operation)[0]
     return (torch.minimum(*moved) + sum(left)) * (gain if operation.kind in RISING else 2 * gain)
-

@@ -108,5 +108,7 @@ def leaf_boxes(scope: Scope, groups: Tensor, places: Tensor, depths: Tensor) -> 
         lows, highs = halves(low, high, sides, level)
         deeper = (depths > level)[:, None, None]
         taken = (upper == 1)[:, None, None]
-        low, high = (torch.where(deeper, torch.where(taken, x[1], x[0]), old) for x, old in ((lows, low), (highs, high)))
+        low, high = (
+            torch.where(deeper, torch.where(taken, x[1], x[0]), old) for x, old in ((lows, low), (highs, high))
+        )
     return low, high

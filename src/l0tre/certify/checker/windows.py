@@ -192,4 +192,3 @@ def map_window(view: View, operation: Operation, position: int, *inputs: Tensor)
     if kind in ("add", "sub"):
         return first + parts[1] if kind == "add" else first - parts[1]
     return first
-
