@@ -35,6 +35,7 @@ __all__ = [
     "box_margins",
     "carry",
     "carry_items",
+    "contracted",
     "least_margins",
     "make_forward",
     "near",
@@ -46,6 +47,8 @@ __all__ = [
 ]
 
 COPIES = 6  # of what is carried that are held at a time
+FEW = 4  # windows with the same corner, from which on they share the weights that they meet
+CONTRACTED = 2**24  # numbers of weights that are gathered at a time
 Ends = tuple[Tensor, Tensor]
 
 
@@ -75,6 +78,7 @@ class Forward:
         local: The layers that are carried in windows; nothing but the input for none.
         plain: The operations without their constants.
         positive: The linear operations with absolute weights.
+        heads: For maps where windows end and that only dense layers read, flattened: the positions of these layers.
         spans: int64 ``[groups, 4]``, first and last row, first and last column of each group's pixels; zeros if the
             input is no image.
         parts: Most groups that change.
@@ -84,8 +88,22 @@ class Forward:
     local: Local
     plain: tuple[Operation, ...]
     positive: Mapping[int, Operation]
+    heads: Mapping[int, tuple[int, ...]]
     spans: Tensor
     parts: int
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """Where :func:`carry` ends: maps, and dense layers in place of those that only they read."""
+        maps = [p for p in self.local.exits if p not in self.heads]
+        return (*maps, *(layer for layers in self.heads.values() for layer in layers))
+
+    @property
+    def widest(self) -> int:
+        """Most values of an operation that is held as a whole."""
+        skipped = {s for layers in self.heads.values() for layer in layers for s in self.plain[layer].inputs}
+        inside = {*self.local.reach} - {0, *self.ends}
+        return max(math.prod(o.shape) for p, o in enumerate(self.plain) if p not in skipped | inside)
 
     @property
     def device(self) -> torch.device:
@@ -137,7 +155,13 @@ def make_forward(bounder: Bounder, parts: int) -> Forward:
     """
     operations, scope = bounder.layers.operations, bounder.scope
     spans = torch.zeros(len(scope.positions), 4, dtype=torch.int64, device=scope.positions.device)
-    local = Local({0: bounder.layers.reach[0]} if 0 in bounder.layers.reach else {}, (0,), (1, 1), (0, 0))
+    local = Local(
+        {0: bounder.layers.reach[0]} if 0 in bounder.layers.reach else {},
+        (0,),
+        (1, 1),
+        (0, 0),
+        {0: operations[0].shape},
+    )
     if scope.pixels is not None:
         width = scope.shape[2]
         real = scope.pixels < scope.shape[1] * width
@@ -147,7 +171,19 @@ def make_forward(bounder: Bounder, parts: int) -> Forward:
         local = make_local(bounder.layers)
     plain = tuple(_plain(operation) for operation in operations)
     positive = {p: absolute(o, with_constants=False) for p, o in enumerate(operations) if o.kind in LINEAR}
-    return Forward(bounder, local, plain, positive, spans, parts)
+    heads = {p: found for p in local.exits if p in local.reach and (found := _dense_readers(operations, p))}
+    return Forward(bounder, local, plain, positive, heads, spans, parts)
+
+
+def _dense_readers(operations: tuple[Operation, ...], position: int) -> tuple[int, ...]:
+    """The dense layers that read a map, flattened, if nothing else does."""
+    flat = [p for p, o in enumerate(operations) if position in o.inputs]
+    if not all(operations[p].kind == "reshape" and len(operations[p].shape) == 1 for p in flat):
+        return ()
+    dense = [p for p, o in enumerate(operations) if set(flat) & set(o.inputs)]
+    if not all(operations[p].kind == "linear" and len(operations[p].shape) == 1 for p in dense):
+        return ()
+    return tuple(dense) if len(operations) - 1 not in flat else ()
 
 
 def _plain(operation: Operation) -> Operation:
@@ -215,13 +251,12 @@ def parts_of(count: int, each: int, forward: Forward) -> Iterator[tuple[int, int
 
 
 def _box_bytes(forward: Forward, variables: int) -> int:
-    whole = [math.prod(o.shape) for p, o in enumerate(forward.plain) if p not in forward.local.reach or not p]
-    exits = sum(math.prod(forward.plain[p].shape) for p in forward.local.exits)
-    return 8 * 2 * COPIES * (1 + variables) * max([exits, *whole])
+    ends = sum(math.prod(forward.plain[p].shape) for p in forward.ends)
+    return 8 * 2 * COPIES * (1 + variables) * max(ends, forward.widest)
 
 
 def carry(forward: Forward, groups: Tensor, low: Tensor, high: Tensor) -> dict[int, Forms]:
-    """Forms of whole maps where the windows end, of the groups' clusters together.
+    """Forms of whole maps where the windows end (``Forward.ends``), of the groups' clusters together.
 
     Args:
         forward: As for :func:`box_margins`, likewise the others.
@@ -231,7 +266,7 @@ def carry(forward: Forward, groups: Tensor, low: Tensor, high: Tensor) -> dict[i
     """
     boxes, t, width = low.shape
     positions, spans = forward.bounder.scope.positions[groups], forward.spans[groups]
-    shapes = {p: forward.plain[p].shape for p in forward.local.exits}
+    shapes = {p: forward.plain[p].shape for p in forward.ends}
     lower, upper = (
         {p: low.new_zeros(boxes, 1 + t * width, math.prod(shape)) for p, shape in shapes.items()} for _ in range(2)
     )
@@ -256,6 +291,16 @@ def carry(forward: Forward, groups: Tensor, low: Tensor, high: Tensor) -> dict[i
         )
         for some, view, found in carry_items(forward, items):
             for position, (below, above) in found.items():
+                for layer in forward.heads.get(position, ()):
+                    ends = _linear(
+                        [(below, above)],
+                        lambda x, layer=layer, p=position: contracted(view, p, forward.plain[layer], x),
+                        lambda x, layer=layer, p=position: contracted(view, p, forward.positive[layer], x),
+                    )
+                    for total, part in zip((lower, upper), ends, strict=True):
+                        total[layer][rows[some][:, None], columns] += part
+                if position in forward.heads:
+                    continue
                 index = whole_index(view, position, shapes[position])[:, None].expand(-1, len(columns), -1)
                 for total, part in ((lower, below), (upper, above)):
                     target = total[position]
@@ -276,6 +321,33 @@ def _forms(lower: Tensor, upper: Tensor, shape: tuple[int, ...]) -> Forms:
 def _ends(lower: Tensor, upper: Tensor) -> Ends:
     """The least and the largest values of forms over the box."""
     return lower[:, 0] - lower[:, 1:].abs().sum(1), upper[:, 0] + upper[:, 1:].abs().sum(1)
+
+
+def contracted(view: View, position: int, layer: Operation, x: Tensor) -> Tensor:
+    """A dense layer that reads a flattened map, on windows of it.
+
+    Args:
+        view: Where the windows are.
+        position: Of the map.
+        layer: The dense layer.
+        x: ``[batch, columns, C, rows, columns]``.
+
+    Returns:
+        ``[batch, columns, out]``.
+    """
+    shape = view.local.shapes[position]
+    weight = F.pad(layer.tensors["weight"].T, (0, 0, 0, 1))  # nothing for what is outside of the map
+    flat, index = x.flatten(2), whole_index(view, position, shape)
+    corners, which = torch.stack([view.top, view.left], 1).unique(dim=0, return_inverse=True)
+    if len(corners) * FEW > len(x):
+        step = max(1, CONTRACTED // (index.shape[1] * weight.shape[1]))
+        parts = [torch.bmm(a, weight[b]) for a, b in zip(flat.split(step), index.split(step), strict=True)]
+        return torch.cat(parts)
+    result = x.new_empty(len(x), x.shape[1], weight.shape[1])
+    order = which.argsort(stable=True)
+    for rows in order.split(which.bincount().tolist()):
+        result[rows] = flat[rows] @ weight[index[rows[0]]]
+    return result
 
 
 def whole_index(view: View, position: int, shape: tuple[int, ...]) -> Tensor:

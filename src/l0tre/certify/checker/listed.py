@@ -227,7 +227,7 @@ class _Whole:
             return _boxes(self.forward, sets)
         assert self.hull is not None
         if self.sizes is None:
-            self.sizes = sizes_of(self.forward, HALVINGS)
+            self.sizes = sizes_of(self.forward, STEPS[1])
         bounds = interacting_margins(self.forward, self.hull, self.sizes, sets)
         safe = bounds > 0
         tally.add(bounds[safe])

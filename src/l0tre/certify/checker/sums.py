@@ -26,6 +26,7 @@ from l0tre.certify.checker.forms import (
     Items,
     carry,
     carry_items,
+    contracted,
     least_margins,
     parts_of,
     through,
@@ -57,8 +58,8 @@ class Effects:
 
     def hull(self, parts: int) -> "Effects":
         """The same over fewer, wider parts: part ``p`` of ``2 m`` is a half of part ``p % m`` of ``m``."""
-        low = {p: x.view(-1, parts, *x.shape[1:]).amin(0) for p, x in self.low.items()}
-        return Effects(low, {p: x.view(-1, parts, *x.shape[1:]).amax(0) for p, x in self.high.items()})
+        low = {p: x.reshape(-1, parts, *x.shape[1:]).amin(0) for p, x in self.low.items()}
+        return Effects(low, {p: x.reshape(-1, parts, *x.shape[1:]).amax(0) for p, x in self.high.items()})
 
 
 def part_boxes(forward: Forward, groups: Tensor, halvings: int) -> tuple[Tensor, Tensor]:
@@ -93,11 +94,11 @@ def effects_of(forward: Forward, groups: Tensor, halvings: int) -> Effects:
     """
     places = frontier(forward)
     low, high = part_boxes(forward, groups, halvings)
-    rows = groups.repeat(len(low), 1)
-    flat = low.flatten(0, 1), high.flatten(0, 1)
+    count = len(low)
+    rows = groups.repeat_interleave(count, 0)  # parts of one set together: their windows are the same
+    flat = low.transpose(0, 1).flatten(0, 1), high.transpose(0, 1).flatten(0, 1)
     found: dict[int, list[Forms]] = {place: [] for place in places}
-    whole = max(math.prod(o.shape) for p, o in enumerate(forward.plain) if p not in forward.local.reach or not p)
-    each = 8 * 2 * COPIES * (1 + flat[0][0].numel()) * max(whole, *(math.prod(forward.plain[p].shape) for p in places))
+    each = 8 * 2 * COPIES * (1 + flat[0][0].numel()) * forward.widest
     for start, stop in parts_of(len(rows), each, forward):
         part = slice(start, stop)
         for place, forms in through(forward, carry(forward, rows[part], flat[0][part], flat[1][part]), places).items():
@@ -105,7 +106,7 @@ def effects_of(forward: Forward, groups: Tensor, halvings: int) -> Effects:
 
     def table(name: str) -> dict[int, Tensor]:
         return {
-            p: torch.cat([getattr(x, name).flatten(1) for x in parts]).view(len(low), len(groups), -1)
+            p: torch.cat([getattr(x, name).flatten(1) for x in parts]).view(len(groups), count, -1).transpose(0, 1)
             for p, parts in found.items()
         }
 
@@ -185,16 +186,17 @@ def sizes_of(forward: Forward, halvings: int) -> Sizes:
             window = view.window(place)
             slack = float(forward.slack(place).max())
             owner = rows % len(groups)
+            owners, which = owner.unique(return_inverse=True)
             for table, most in (
                 (up, upper[:, 0] + upper[:, 1:].abs().sum(1) + slack),
                 (down, lower[:, 1:].abs().sum(1) - lower[:, 0] + slack),
             ):
                 most = most.clamp(min=0.0).nan_to_num(nan=math.inf)
                 _grow(table, place, len(groups), most)
-                target = table[place][:, :, : most.shape[2], : most.shape[3]]
-                index = owner[:, None, None, None].expand_as(most)
-                grown = torch.zeros_like(target).scatter_reduce_(0, index, most, "amax")
-                table[place][:, :, : most.shape[2], : most.shape[3]] = torch.maximum(target, grown)
+                index = which[:, None, None, None].expand_as(most)
+                largest = most.new_zeros(len(owners), *most.shape[1:]).scatter_reduce_(0, index, most, "amax")
+                corner = table[place][:, :, : most.shape[2], : most.shape[3]]
+                corner[owners] = torch.maximum(corner[owners], largest)
             for table, begin in ((top, window.top), (left, window.left)):
                 table.setdefault(place, torch.zeros_like(groups))[owner] = begin
     return Sizes(up, down, top, left)
@@ -243,7 +245,7 @@ def interacting_margins(forward: Forward, singles: Effects, sizes: Sizes, pairs:
 
 
 def _exit_bytes(forward: Forward) -> int:
-    return 8 * 4 * sum(math.prod(forward.plain[p].shape) for p in forward.local.exits)
+    return 8 * 4 * sum(math.prod(forward.plain[p].shape) for p in forward.ends)
 
 
 def _interactions(forward: Forward, view: View, sizes: Sizes, pairs: Tensor) -> dict[int, Tensor]:
@@ -269,11 +271,12 @@ def _interactions(forward: Forward, view: View, sizes: Sizes, pairs: Tensor) -> 
     whole: dict[int, Tensor] = {}
     for place in view.local.exits:
         shape = forward.plain[place].shape
-        part = rest.get(place)
-        flat = pairs.new_zeros(len(pairs), math.prod(shape) + 1, dtype=torch.float64)
-        if part is not None:
-            flat.scatter_(1, whole_index(view, place, shape), part.flatten(1))
-        whole[place] = flat[:, :-1]
+        part = rest.get(place, _zeros(forward, view, place, len(pairs)))
+        for layer in forward.heads.get(place, ()):
+            whole[layer] = contracted(view, place, forward.positive[layer], part[:, None])[:, 0]
+        if place not in forward.heads:
+            flat = part.new_zeros(len(pairs), math.prod(shape) + 1)
+            whole[place] = flat.scatter_(1, whole_index(view, place, shape), part.flatten(1))[:, :-1]
     places = frontier(forward)
     for position, operation in enumerate(forward.plain):
         sources = operation.inputs

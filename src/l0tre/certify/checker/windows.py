@@ -33,12 +33,14 @@ class Local:
         period: Rows and columns that corners of windows are multiples of.
         sight: Two pixels so many rows or so many columns apart are seen together by no operation here that is not
             linear.
+        shapes: The shapes of all maps.
     """
 
     reach: Mapping[int, ReceptiveField]
     exits: tuple[int, ...]
     period: tuple[int, int]
     sight: tuple[int, int]
+    shapes: Mapping[int, tuple[int, ...]]
 
 
 def make_local(layers: Layers) -> Local:
@@ -58,7 +60,7 @@ def make_local(layers: Layers) -> Local:
     exits = tuple(p for p in reach if p in read or p == len(operations) - 1)
     period = tuple(math.lcm(1, *(found.stride[d] for found in reach.values())) for d in (0, 1))
     sight = tuple(max((size[d] for size in nonlinear), default=0) for d in (0, 1))
-    return Local(reach, exits, (period[0], period[1]), (sight[0], sight[1]))
+    return Local(reach, exits, (period[0], period[1]), (sight[0], sight[1]), {p: operations[p].shape for p in reach})
 
 
 def _simple(operation: Operation, operations: tuple[Operation, ...]) -> bool:
