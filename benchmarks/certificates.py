@@ -18,7 +18,7 @@ from l0tre.data import Dataset, load_data, select
 from l0tre.model.network import Network
 
 
-def inputs(network: Network, limit: int, data_dir: str | None) -> Dataset:
+def inputs(network: Network, limit: int, data_dir: Path | None) -> Dataset:
     """Digits in the network's size, drawn from the test images."""
     data = load_data("mnist", input_shape=network.input_shape, resize=network.input_shape[1] != 28, data_dir=data_dir)
     return select(data, limit=limit, shuffle=True, seed=0)
@@ -38,13 +38,13 @@ def prove(network: Network, data: Dataset, t: int, out: Path, *, certificates: b
     }
 
 
-def measure(name: str, t: int, limit: int, data_dir: str | None, seconds: float) -> dict[str, Any]:
+def measure(name: str, t: int, limit: int, data_dir: Path | None, seconds: float) -> dict[str, Any]:
     """All figures of one network."""
     network = l0tre.load(name)
     data = inputs(network, limit, data_dir)
     with tempfile.TemporaryDirectory() as folder:
         warm = inputs(network, 2, data_dir)
-        prove(network, warm, t, Path(folder) / "warm", certificates=True, seconds=seconds / 4)
+        prove(network, warm, t, Path(folder) / "warm", certificates=True, seconds=seconds)
         plain = prove(network, data, t, Path(folder) / "plain", certificates=False, seconds=seconds)
         kept = prove(network, data, t, Path(folder) / "kept", certificates=True, seconds=seconds)
         files = sorted((Path(folder) / "kept" / "certificates").glob("*"))
@@ -80,7 +80,7 @@ def main() -> None:
     """Measure the networks named, one line of JSON each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cases", nargs="+", metavar="NETWORK:T:IMAGES")
-    parser.add_argument("--data-dir")
+    parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()

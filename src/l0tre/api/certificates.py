@@ -41,7 +41,7 @@ def refuse_uncertified(problem: Problem) -> None:
         raise ConfigError(f"there is no certificate without a certified proof ({why}): leave certificates out")
     if not isinstance(problem.domain.rules, Free):
         raise ConfigError(
-            "certificates are for ranges without lists, whole numbers and directions, whose proofs leave none yet: leave "
+            "certificates are for ranges without lists, whole numbers and directions, whose proofs leave none: leave "
             "them out"
         )
     if problem.network.thresholds is not None:

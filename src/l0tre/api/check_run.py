@@ -13,7 +13,7 @@ import torch
 from l0tre.api.certificates import certificate_path
 from l0tre.api.resume import network_of
 from l0tre.certify.checker.certificate import read_certificate
-from l0tre.certify.checker.check import check
+from l0tre.certify.checker.check import check, compare_graph
 from l0tre.certify.checker.witness import check_witness
 from l0tre.errors import CertificateError, ConfigError
 from l0tre.evaluation.results import ImageBounds
@@ -127,6 +127,7 @@ def check_run(
 
     Raises:
         ConfigError: If ``sample`` is not a share.
+        CertificateError: If the network's graph is not its source.
         L0treError: If the folder or the network cannot be used.
     """
     if not 0 < sample <= 1:
@@ -138,6 +139,8 @@ def check_run(
     if sample < 1:
         chosen = random.Random(seed).sample(range(len(images)), max(1, round(sample * len(images))))
         images = [images[place] for place in sorted(chosen)]
+    if net.exact is not None:  # once for all images
+        compare_graph(net, inputs.images, inputs.domain.to(torch.device("cpu")))
     known = {} if again else dict(read_checked(folder))
     before = [image for image in images if not again and image.checked]
     todo = [image for image in images if image not in before]
@@ -186,6 +189,7 @@ def _check_image(folder: Path, network: Network, inputs: Inputs, image: ImageBou
                 domain,
                 device=network.device,
                 memory=memory or default_budget(network.device),
+                compare=False,
             )
             parts, splits = result.nodes, result.splits
     except CertificateError as error:

@@ -156,8 +156,8 @@ def remarks(snapshot: Snapshot) -> list[str]:
         )
     if checked := sum(image.checked for image in snapshot.images):
         found.append(
-            f"{checked:,} of {counted(len(snapshot.images), 'image')} checked: their lower bounds were proved again from "
-            "certificates and their witnesses replayed, by other code (l0tre check)."
+            f"{checked:,} of {counted(len(snapshot.images), 'image')} checked: their lower bounds were proved again "
+            "from certificates and their witnesses replayed, by other code (l0tre check)."
         )
     coarse = sum(image.blocked > 0 and image.guarantee == "lipschitz" for image in snapshot.images)
     if coarse:

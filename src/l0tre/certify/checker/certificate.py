@@ -1,11 +1,11 @@
 """Certificates: what a proof covers, part by part, in a file that notices every edit.
 
-There are two kinds. A certificate of nodes splits a perfect binary tree of depth ``D`` whose ``2**D`` leaf slots hold the groups of the domain, each group
-in one slot. Cells of the tree have heap numbers: the root is 1, the children of ``i`` are ``2 i`` and ``2 i + 1``, slot
-``s`` is cell ``2**D + s``. A node of the proof names ``t`` cells; it stands for every choice of as many different
-groups from each cell as the cell is named, each group free in its range. Where all cells hold one group, a node may be
-confined to a box of values. A certificate of sets lists all sets of ``t`` groups, see ``trees``: some with a tree of
-halvings of their box, all others as a whole.
+There are two kinds. A certificate of nodes splits a perfect binary tree of depth ``D`` whose ``2**D`` leaf slots hold
+the groups of the domain, each group in one slot. Cells of the tree have heap numbers: the root is 1, the children of
+``i`` are ``2 i`` and ``2 i + 1``, slot ``s`` is cell ``2**D + s``. A node of the proof names ``t`` cells; it stands for
+every choice of as many different groups from each cell as the cell is named, each group free in its range. Where all
+cells hold one group, a node may be confined to a box of values. A certificate of sets is about all sets of ``t``
+groups, see ``trees``: some have a tree of halvings of their box, all others stand as a whole.
 
 The file is a zip of ``header.json`` and little-endian ``.npy`` arrays. Its comment, the last 64 bytes of the file, is
 the SHA-256 of all bytes before. That finds accidents, not forgers: what a certificate says is for the checker to find

@@ -38,7 +38,7 @@ from l0tre.model.confirm import check_points, differs
 from l0tre.model.graph import Graph
 from l0tre.model.network import Network
 
-__all__ = ["CheckResult", "check", "spread_of"]
+__all__ = ["CheckResult", "check", "compare_graph", "spread_of"]
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -86,18 +86,19 @@ def check(
     *,
     device: torch.device | str = "cpu",
     memory: int = 2**30,
+    compare: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> CheckResult:
     """Establish that no change of at most ``radius`` groups in the domain changes the decision, or say why not.
 
-    A certificate of sets must hold a whole tree for each set that it names; then each leaf and each other set is bounded
-    again by other code than the prover's, see ``listed``.
+    A certificate of sets must hold a whole tree for each set that it names; then each leaf and each other set is
+    bounded again by other code than the prover's, see ``listed``.
 
-    The nodes of another one must partition all choices of groups and values, and each is bounded again by other code than the
-    prover's, in float64 with round-off taken off; a node for which that is not enough is split, a bounded number of
-    times. The stored bounds are no part of the proof. They are only compared, to find edited or mixed-up certificates;
-    the prover may bound tighter, so they may be above the checker's by a quarter of its bound and of the margin at the
-    image, and where they are further above, the node is split too.
+    The nodes of another one must partition all choices of groups and values, and each is bounded again by other code
+    than the prover's, in float64 with round-off taken off; a node for which that is not enough is split, a bounded
+    number of times. The stored bounds are no part of the proof. They are only compared, to find edited or mixed-up
+    certificates; the prover may bound tighter, so they may be above the checker's by a quarter of its bound and of the
+    margin at the image, and where they are further above, the node is split too.
 
     Args:
         certificate: What to check.
@@ -106,6 +107,8 @@ def check(
         domain: What may change.
         device: Where to bound.
         memory: Bytes that one step of bounding may take, approximately.
+        compare: Whether to compare the graph with the source in float64 first; only who has just done so for the same
+            network and domain may leave it out.
         progress: Called with the nodes done and the nodes in all.
 
     Returns:
@@ -115,7 +118,7 @@ def check(
         CertificateError: If anything does not hold; the message says what.
     """
     begin, device = time.perf_counter(), torch.device(device)
-    graph = _check_subject(certificate, network, image, domain)
+    graph = _check_subject(certificate, network, image, domain, compare=compare)
     useful = min(memory, USEFUL["cuda" if device.type == "cuda" else "cpu"])
     if isinstance(certificate, SetCertificate):
         told = progress or (lambda _, __: None)
@@ -175,7 +178,20 @@ def _not_decided(certificate: AnyCertificate, own: float) -> CertificateError:
     )
 
 
-def _check_subject(certificate: AnyCertificate, network: Network, image: Tensor, domain: Domain) -> Graph:
+def compare_graph(network: Network, images: Tensor, domain: Domain) -> None:
+    """Compare the graph with the network's source in float64, on a few points of a domain.
+
+    Raises:
+        CertificateError: If they are not the same function.
+    """
+    reason = differs(network, check_points(*domain.box, images))
+    if reason:
+        raise CertificateError(f"the graph that is certified is not {network.name}: {reason}")
+
+
+def _check_subject(
+    certificate: AnyCertificate, network: Network, image: Tensor, domain: Domain, *, compare: bool
+) -> Graph:
     """Is this certificate of a known form, and for this network, image and domain? Gives the network's graph."""
     if certificate.version != VERSION:
         raise CertificateError(f"the certificate has version {certificate.version}: this is a checker for {VERSION}")
@@ -197,9 +213,8 @@ def _check_subject(certificate: AnyCertificate, network: Network, image: Tensor,
         domain.check(image[None], (0,))
     except DataError as error:
         raise CertificateError(f"the image does not fit the domain: {error}") from error
-    reason = differs(network, check_points(*domain.box, image[None]))
-    if reason:
-        raise CertificateError(f"the graph that is certified is not {network.name}: {reason}")
+    if compare:
+        compare_graph(network, image[None], domain)
     return network.exact
 
 

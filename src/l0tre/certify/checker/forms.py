@@ -1,10 +1,10 @@
-"""Margins over boxes of a few values, by linear bounds carried forwards; the quick way beside the one of ``margins``.
+"""Margins over boxes of a few values, by linear bounds carried forwards: quicker than going back as ``margins`` does.
 
 A changed value is ``middle + half * u`` with ``u`` from -1 to 1. The difference of every value of the network from
-that at the image lies between two linear forms of all ``u``, a lower and an upper one: column 0 is the constant. A
-linear operation maps their middle by its weights and half of their distance by its absolute weights; any other operation
-turns them by its two lines over the range that they leave. Pixels that no operation sees together before the layers add
-up again are carried by themselves, each in its window, and their forms are added.
+that at the image lies between two linear forms of all ``u``, a lower and an upper one; column 0 is the constant. A
+linear operation maps their middle by its weights and half of their distance by its absolute weights; any other turns
+them by its two lines over the range that they leave. Pixels that no operation sees together before the layers add up
+again are carried by themselves, each in its window, and their forms are added.
 
 Rounding: by induction over the operations, for the larger of both forms' absolute values in every column, the sum over
 the columns never exceeds ``terms`` of ``margins`` (times the number of parts where parts are added): ranges are cut at
@@ -292,11 +292,10 @@ def carry(forward: Forward, groups: Tensor, low: Tensor, high: Tensor) -> dict[i
         for some, view, found in carry_items(forward, items):
             for position, (below, above) in found.items():
                 for layer in forward.heads.get(position, ()):
-                    ends = _linear(
-                        [(below, above)],
-                        lambda x, layer=layer, p=position: contracted(view, p, forward.plain[layer], x),
-                        lambda x, layer=layer, p=position: contracted(view, p, forward.positive[layer], x),
-                    )
+                    plain, positive = forward.plain[layer], forward.positive[layer]
+                    middle = contracted(view, position, plain, (below + above) / 2)
+                    half = contracted(view, position, positive, (above - below) / 2)
+                    ends = middle - half, middle + half
                     for total, part in zip((lower, upper), ends, strict=True):
                         total[layer][rows[some][:, None], columns] += part
                 if position in forward.heads:

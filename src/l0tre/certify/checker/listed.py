@@ -218,8 +218,7 @@ class _Whole:
         for level in range(halvings):
             middle, upper = low + (high - low) / 2, ((parts >> level) & 1 == 1)[:, :, None]
             low, high = torch.where(upper, middle, low), torch.where(upper, high, middle)
-        level = torch.full_like(boxes.level, halvings * self.t)
-        return _Boxes(sets, low, high, level, boxes.further)
+        return _Boxes(sets, low, high, torch.full_like(boxes.level, halvings * self.t), boxes.further)
 
     def _near_pairs(self, sets: Tensor, tally: Tally) -> _Boxes:
         """Pairs of near groups, by how much they can interact."""

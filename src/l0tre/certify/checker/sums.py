@@ -1,14 +1,14 @@
 """Many sets of groups at once: what single groups do adds up, but for what near ones do together.
 
-Up to some layers the effects of groups add up: everything linear, and what is not linear as long as it sees one of them
-alone. There a group's whole range is the hull of small parts of it, each bounded by forms. What is added are ranges, and
-intervals carry them on to the margins.
+Up to some layers the effects of groups add up: everything linear, and what is not linear as long as it sees one of
+them alone. There a group's whole range is the hull of small parts of it, each bounded by forms. What is added are
+ranges, and intervals carry them on to the margins.
 
-Near groups interact. Let ``a`` and ``b`` be what either does alone to the input of an elementwise operation ``f`` whose
-slopes, and zero, lie in a range of length ``L``: ``f(x + a + b) - f(x + b)`` and ``f(x + a) - f(x)`` are ``a`` times such
-slopes, so they differ by ``L |a|`` at the most, and likewise by ``L |b|``. What operations before have left, ``r``, adds
-``L |r|``. For a maximum both lie between the least and the largest ``a`` of a patch. Absolute weights carry such a bound
-on, and the sum of the ranges is widened by it where the effects add up again.
+Near groups interact. Let ``a`` and ``b`` be what either does alone to the input of an elementwise operation ``f``
+whose slopes, and zero, lie in a range of length ``L``: ``f(x + a + b) - f(x + b)`` and ``f(x + a) - f(x)`` are ``a``
+times such slopes, so they differ by ``L |a|`` at the most, and likewise by ``L |b|``. What operations before have
+left, ``r``, adds ``L |r|``. For a maximum both lie between the least and the largest ``a`` of a patch. Absolute
+weights carry such a bound on, and the sum of the ranges is widened by it where the effects add up again.
 """
 
 import math
@@ -265,7 +265,7 @@ def _interactions(forward: Forward, view: View, sizes: Sizes, pairs: Tensor) -> 
             ]
             found = map_window(view, forward.positive[position], position, *(x[:, None] for x in parts))[:, 0]
         else:
-            found = _bend(forward, view, operation, position, sizes, pairs, known)
+            found = _bend(view, operation, position, sizes, pairs, known)
         inside = view.window(position).plane(operation.shape)[1].view(len(pairs), 1, *found.shape[2:])
         rest[position] = found.where(inside, 0.0)
     whole: dict[int, Tensor] = {}
@@ -292,9 +292,7 @@ def _zeros(forward: Forward, view: View, position: int, count: int) -> Tensor:
     return forward.own.new_zeros(count, forward.plain[position].shape[0], *view.layout(position)[1])
 
 
-def _bend(
-    forward: Forward, view: View, operation: Operation, position: int, sizes: Sizes, pairs: Tensor, rest: list[Tensor]
-) -> Tensor:
+def _bend(view: View, operation: Operation, position: int, sizes: Sizes, pairs: Tensor, rest: list[Tensor]) -> Tensor:
     """The largest interaction behind an operation that is not linear, ``[pairs, C, rows, columns]``."""
     (source,) = operation.inputs
     window = read_window(view, source, operation, position)

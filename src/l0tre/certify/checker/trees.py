@@ -1,9 +1,9 @@
-"""Sets of groups by their numbers, and the bisection trees of their boxes: what the cover of a listed level is made of.
+"""Sets of groups by their numbers, and the bisection trees of their boxes: the cover of a level set by set.
 
-Sets of ``t`` groups (rows of ``Domain.members``) are numbered in lexicographic order. A set's box, the ranges of all its
-values, may be halved again and again: the ``k``-th halving, from 0, cuts every part of it in the middle of its side
-``k`` modulo the number of sides, sides that are points left out. So a part is known by its depth and by which halves were
-taken, and a whole tree by the depths of its leaves from the lowest to the highest.
+Sets of ``t`` groups (rows of ``Domain.members``) are numbered in lexicographic order. A set's box, the ranges of all
+its values, may be halved again and again: the ``k``-th halving, from 0, cuts every part of it in the middle of its side
+``k`` modulo the number of sides; sides that are points do not count. So a part is known by its depth and by which
+halves were taken, and a whole tree by the depths of its leaves from the lowest to the highest.
 """
 
 import math
