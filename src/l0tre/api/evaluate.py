@@ -7,7 +7,7 @@ from typing import Any
 
 from l0tre.api.certificates import keeper, refuse_uncertified
 from l0tre.api.inputs import Images, Labels, check_scale, describe_data, fitting_threads, load_inputs
-from l0tre.api.steps import before_the_first_step, check_budget, last, recorded
+from l0tre.api.steps import before_the_first_step, check_budget, last, recorded, stoppable
 from l0tre.defaults import ATTACK_QUERIES
 from l0tre.domain import Domain
 from l0tre.errors import ConfigError, warn
@@ -219,6 +219,6 @@ def begin(
         return with_threads(steps, fitting_threads(problem.network))
     inputs = Inputs(data.images, data.labels, data.indices, problem.domain)
     run = create_run(Path(out), inputs, state, excluded=problem.excluded, config=problem.config)
-    keep = keeper(problem, Path(out)) if certificates else None
-    steps = drive(problem, state, recorder=run, time_budget=time_budget, stop=stop, on_evidence=keep, tell=tell)
-    return recorded(with_threads(steps, fitting_threads(problem.network)), run, inputs)
+    keep, ends = keeper(problem, Path(out)) if certificates else None, stoppable(stop, run.folder)
+    steps = drive(problem, state, recorder=run, time_budget=time_budget, stop=ends, on_evidence=keep, tell=tell)
+    return recorded(with_threads(steps, fitting_threads(problem.network)), run, inputs, problem.network)

@@ -7,7 +7,7 @@ from typing import Any
 from l0tre.api.certificates import keeper
 from l0tre.api.inputs import fitting_threads
 from l0tre.api.load import load
-from l0tre.api.steps import check_budget, last, recorded
+from l0tre.api.steps import check_budget, last, recorded, stoppable
 from l0tre.errors import ConfigError, StoreError
 from l0tre.evaluation.driver import drive
 from l0tre.evaluation.problem import Settings, make_problem
@@ -16,7 +16,7 @@ from l0tre.model.network import Network
 from l0tre.model.reference import is_reference
 from l0tre.model.sources import Source
 from l0tre.names import names_of
-from l0tre.store import open_run, read_config, read_inputs
+from l0tre.store import clear_stop, open_run, read_config, read_inputs
 from l0tre.threads import with_threads
 from l0tre.tuning import DEFAULT_TUNING, Tuning
 
@@ -124,9 +124,10 @@ def resume_anytime(
     except BaseException:
         run.close()
         raise
-    keep = keeper(problem, folder) if config.get("certificates") else None
-    steps = drive(problem, state, recorder=run, time_budget=time_budget, stop=stop, on_evidence=keep, tell=tell)
-    return recorded(with_threads(steps, fitting_threads(problem.network)), run, inputs)
+    clear_stop(folder)
+    keep, ends = keeper(problem, folder) if config.get("certificates") else None, stoppable(stop, folder)
+    steps = drive(problem, state, recorder=run, time_budget=time_budget, stop=ends, on_evidence=keep, tell=tell)
+    return recorded(with_threads(steps, fitting_threads(problem.network)), run, inputs, problem.network)
 
 
 def network_of(

@@ -35,7 +35,7 @@ def attack(
         str, typer.Option(help=f"auto (a schedule of several), {', '.join(METHODS)}.", rich_help_panel=ATTACK)
     ] = "auto",
     budget: Annotated[
-        int, typer.Option(help="Forward + backward passes for each image.", rich_help_panel=ATTACK)
+        int, typer.Option(help="Queries (forward and backward passes) for each image.", rich_help_panel=ATTACK)
     ] = BUDGET,
     time_budget: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Stop after this time.", rich_help_panel=ATTACK)

@@ -43,7 +43,10 @@ def compare(
     selection: opt.Selection,
     output: opt.Output,
 ) -> None:
-    """Which of several networks is more robust on the same images, and is that certain?"""
+    """Which of several networks is more robust on the same images, and is that certain?
+
+    Example: l0tre compare sdnn sdnn-unpadded mnist5k --resize --shuffle --limit 3 --max-t 1
+    """
     from l0tre.api.compare import Entrant, compare_entrants, name_networks
     from l0tre.cli.live import follow
     from l0tre.cli.render_comparison import show_comparison

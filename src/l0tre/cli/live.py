@@ -1,7 +1,9 @@
 """The live view: one panel that is redrawn, silent when nobody watches."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from rich.console import Console
 from rich.live import Live
@@ -10,7 +12,7 @@ from rich.table import Table
 
 from l0tre.evaluation.results import Snapshot
 
-__all__ = ["follow"]
+__all__ = ["follow", "live_page"]
 
 REFRESH = 0.2  # seconds between two redraws
 
@@ -40,6 +42,28 @@ def follow(snapshots: Iterator[Snapshot], console: Console, *, quiet: bool) -> S
                 live.update(_panel(result, first, rate), refresh=True)
                 drawn = now
     return result
+
+
+@contextmanager
+def live_page(run: Path | None, tell: Callable[[str], None]) -> Iterator[None]:
+    """While inside, a page shows a run.
+
+    Args:
+        run: The run folder; ``None`` for no page.
+        tell: Is told the address.
+
+    Raises:
+        MissingExtraError: If the packages of the extra ``live`` are not installed.
+    """
+    if run is None:
+        yield
+        return
+    from l0tre.serve import Runs, background
+
+    runs = Runs(run)
+    with background(runs) as address:
+        tell(f"live: {address.page(runs.names()[0])}")
+        yield
 
 
 def _panel(now: Snapshot, first: Snapshot, rate: float) -> Table:

@@ -187,8 +187,9 @@ class Choices:
         str | None,
         typer.Option(
             "--range",
-            metavar="data|LOW,HIGH",
-            help="Both ends at once: data (what a table with --label-column begins with), or two numbers.",
+            metavar="data|data:SHARE|LOW,HIGH",
+            help="Both ends at once: data (what a table with --label-column begins with), data:0.01 (without the "
+            "lowest and highest 1 % of each column), or two numbers.",
             show_default="0,1",
             rich_help_panel=DOMAIN,
         ),

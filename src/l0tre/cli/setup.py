@@ -119,6 +119,12 @@ def _domain(network: Network, data: Dataset, choices: Choices) -> Domain:
     }
     tabular = choices.label_column is not None or any(columns.values())
     wish = choices.value_range or ("data" if choices.label_column is not None and (low, high) == ("0", "1") else None)
+    quantile = 0.0
+    if wish is not None and wish.startswith("data:"):
+        shares = parse_numbers(wish.removeprefix("data:"), "--range") or []
+        if len(shares) != 1:
+            raise ConfigError(f"--range {wish!r} has several shares: give one, such as data:0.01")
+        quantile, wish = shares[0], "data"
     if wish is not None:
         low, _, high = wish.partition(",")
         high = low if low == "data" else high
@@ -136,6 +142,7 @@ def _domain(network: Network, data: Dataset, choices: Choices) -> Domain:
         data,
         low=None if low == "data" else parse_range(low, "--low"),
         high=None if high == "data" else parse_range(high, "--high"),
+        quantile=quantile,
         **columns,
     )
 

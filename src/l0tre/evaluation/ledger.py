@@ -1,7 +1,8 @@
 """Bookkeeping of an evaluation: bounds that only get better, work spent, and what is told to the recorder."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from torch import Tensor
@@ -77,6 +78,19 @@ class Ledger:
         """Whether the work should stop, asked inside long steps and in every step before it is recorded."""
         self.ending = self.ending or self._stop()
         return self.ending
+
+    @contextmanager
+    def leaving(self) -> Iterator[Callable[[], None]]:
+        """While something long is made that finds nothing by itself: a pulse that leaves it when the work should stop.
+
+        Raises:
+            Halted: If so.
+        """
+        self.clock.start()
+        try:
+            yield self.clock.pulse
+        finally:
+            self.clock.rest()
 
     @property
     def news(self) -> bool:
