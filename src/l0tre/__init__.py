@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from l0tre.api.resume import resume, resume_anytime
     from l0tre.api.runs import load_run
     from l0tre.api.sensitivity import Sensitivity, sensitivity
+    from l0tre.api.sinks import Sink, mlflow_sink, tensorboard_sink
     from l0tre.api.tables import table_domain
     from l0tre.api.verify import Verdict, verify
     from l0tre.attacks.attacked import Attacked
@@ -45,6 +46,7 @@ __all__ = [
     "Result",
     "RunCheck",
     "Sensitivity",
+    "Sink",
     "Snapshot",
     "Tuning",
     "Verdict",
@@ -60,12 +62,14 @@ __all__ = [
     "load_data",
     "load_run",
     "make_domain",
+    "mlflow_sink",
     "read_certificate",
     "restrict",
     "resume",
     "resume_anytime",
     "sensitivity",
     "table_domain",
+    "tensorboard_sink",
     "verify",
 ]
 
@@ -88,6 +92,7 @@ _HOMES = {
     "l0tre.model.network": ("Network",),
     "l0tre.evaluation.results": ("ImageBounds", "Result", "Snapshot", "Witness"),
     "l0tre.api.sensitivity": ("Sensitivity", "sensitivity"),
+    "l0tre.api.sinks": ("Sink", "mlflow_sink", "tensorboard_sink"),
     "l0tre.api.verify": ("Verdict", "verify"),
     "l0tre.tuning": ("PerDevice", "Tuning"),
 }

@@ -58,7 +58,7 @@ def compare_attacks(
     if peers is None:
         names = [name for name in names if not why_not(name)]
     with stop_on_signal() as stop:
-        setup = prepare(model, data, choices)
+        setup = prepare(model, data, choices, quiet=output.silent)
         chosen = select(
             setup.data,
             indices=selection.index,

@@ -26,6 +26,8 @@ WITH_RESUME = (
     "device",
     "load_timeout",
     "live",
+    "tensorboard",
+    "mlflow",
     "quiet",
     "as_json",
 )  # all else is stored in the run
@@ -86,6 +88,12 @@ def evaluate(
     live: Annotated[
         bool, typer.Option("--live", help="Print an address whose page shows the bounds closing in; needs --out.")
     ] = False,
+    tensorboard: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Write the bounds over time for TensorBoard.")
+    ] = None,
+    mlflow: Annotated[
+        str | None, typer.Option(metavar="EXPERIMENT", help="Log the bounds over time to a run of MLflow.")
+    ] = None,
     fail_under: Annotated[
         float | None,
         typer.Option(metavar="RADIUS", help="Exit code 1 if the mean lower bound is below this, for tests in CI."),
@@ -102,6 +110,7 @@ def evaluate(
     """
     from l0tre.api.evaluate import begin
     from l0tre.api.resume import resume_anytime
+    from l0tre.api.sinks import mlflow_sink, tensorboard_sink, told
     from l0tre.api.tables import rows_inside
     from l0tre.cli.live import follow, live_page
     from l0tre.cli.patience import loads_within
@@ -117,6 +126,8 @@ def evaluate(
     if sample is not None and not sample > 0:
         raise ConfigError(f"--sample {sample} is no time: give milliseconds above 0, for example 100")
     console = screen(stderr=True)
+    sinks = [] if tensorboard is None else [tensorboard_sink(tensorboard)]
+    sinks += [] if mlflow is None else [mlflow_sink(mlflow)]
 
     def tell(text: str) -> None:
         if not output.silent:
@@ -144,7 +155,7 @@ def evaluate(
                 raise ConfigError(
                     f"no images were given: l0tre evaluate {model} images.npz (or --resume for a run folder)"
                 )
-            setup = prepare(model, data, choices)
+            setup = prepare(model, data, choices, quiet=output.silent)
             settings = make_settings(
                 search,
                 setup.memory_bytes,
@@ -172,7 +183,7 @@ def evaluate(
                 tell=tell,
             )
         with live_page(out if live else None, tell):
-            result = follow(snapshots, console, quiet=output.silent)
+            result = follow(told(snapshots, sinks), console, quiet=output.silent)
         stopped = stop() or (out is not None and stop_asked(out))
     print_snapshot(result, quiet=output.quiet, as_json=output.as_json, searched=True)
     if not output.silent and not result.finished:

@@ -36,6 +36,7 @@ __all__ = [
     "ModelArgument",
     "Output",
     "QuietOption",
+    "ReportOption",
     "Search",
     "Selection",
     "Several",
@@ -100,6 +101,10 @@ ColoursOption = Annotated[
     ),
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no tables.")]
+ReportOption = Annotated[
+    Path | None,
+    typer.Option("--report", metavar="FILE.html", help="Write a page to look at: charts, every image, its changes."),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
 
 

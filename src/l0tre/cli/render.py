@@ -11,6 +11,7 @@ from l0tre.api.check_run import RunCheck
 from l0tre.api.verify import Verdict
 from l0tre.certify.checker.check import CheckResult
 from l0tre.cli.flags import in_flags
+from l0tre.cli.small_charts import small_charts
 from l0tre.cli.terminal import literal, say, screen
 from l0tre.domain import Domain
 from l0tre.evaluation.accuracy import classified, counts, doubt
@@ -130,6 +131,8 @@ def show_snapshot(result: Snapshot, console: Console, *, every: bool = False) ->
         console.print(
             "               nothing is certified yet: give it more time, or --guarantee grid (faster, weaker)"
         )
+    for line in small_charts(result):
+        console.print(line, markup=False, soft_wrap=True)
     console.print(f"  search       {end}; {result.seconds:.1f} s, {result.queries:,} queries")
 
 

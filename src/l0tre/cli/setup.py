@@ -36,13 +36,14 @@ class Setup:
     memory_bytes: int
 
 
-def prepare(model: str, data: str, choices: Choices) -> Setup:
+def prepare(model: str, data: str, choices: Choices, *, quiet: bool = True) -> Setup:
     """Load everything.
 
     Args:
         model: The network, as typed.
         data: The images, as typed.
         choices: What the user typed about both.
+        quiet: Do not show that it takes its time.
 
     Returns:
         The network, the data fitted to it, what may change, and the memory.
@@ -64,7 +65,7 @@ def prepare(model: str, data: str, choices: Choices) -> Setup:
             drop=choices.drop or (),
         )
 
-    with loads_within(choices.load_timeout, model):
+    with loads_within(choices.load_timeout, model, quiet=quiet):
         network, images = agree(
             model,
             read,

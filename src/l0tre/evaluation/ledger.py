@@ -80,16 +80,22 @@ class Ledger:
         return self.ending
 
     @contextmanager
-    def leaving(self) -> Iterator[Callable[[], None]]:
-        """While something long is made that finds nothing by itself: a pulse that leaves it when the work should stop.
+    def leaving(self, least: float = 0.0) -> Iterator[Callable[[], None]]:
+        """While something long is made: a pulse that leaves it when the work should stop.
+
+        Args:
+            least: Seconds that it may take in any case.
 
         Raises:
             Halted: If so.
         """
+        grace = self.clock.grace
+        self.clock.grace = max(grace, least)
         self.clock.start()
         try:
             yield self.clock.pulse
         finally:
+            self.clock.grace = grace
             self.clock.rest()
 
     @property

@@ -60,20 +60,51 @@ def comparison_page(comparison: Comparison, runs: Mapping[str, Snapshot]) -> Doc
     ]
     certain = [words[pair.order].format(pair.first, pair.second) for pair in comparison.pairs if pair.order != "open"]
     best = "; ".join(dict.fromkeys(certain)) or "The bounds do not tell yet which network is more robust"
-    units = {snapshot.unit for snapshot in runs.values()}
+    units = {standing.unit for standing in comparison.standings}
     splits = [
         split.words(pair.first, pair.second, next(iter(units), "pixel"))
         for pair in comparison.pairs
         for split in pair.splits
     ]
     notes = ["About these images alone, by mean safe radii on the images that both networks classify correctly."]
-    found: list[Block] = [blocks.answer(f"{best[0].upper()}{best[1:]}.", notes), _figures(runs)]
+    found: list[Block] = [blocks.answer(f"{best[0].upper()}{best[1:]}.", notes), _standings(comparison)]
     if rows:
         found.append(blocks.table("pairs", "Every two networks", heads, rows))
-    found += _curves(runs)
+    if runs:
+        found += [*_curves(runs), _figures(runs)]
     if splits:
         found.append(blocks.paragraphs("splits", "Whose decisions change", [("", text) for text in splits]))
-    return Document(f"{' and '.join(runs) if len(runs) < 4 else f'{len(runs)} networks'}", tuple(found))
+    names = [standing.network for standing in comparison.standings]
+    return Document(" and ".join(names) if len(names) < 4 else f"{len(names)} networks", tuple(found))
+
+
+def _standings(comparison: Comparison) -> Block:
+    """What is known of each network: a mean safe radius between two figures."""
+    heads: list[Head] = [
+        ("network", "text"),
+        ("images", "number"),
+        ("accuracy", "share"),
+        ("safe radius, mean, from", "number"),
+        ("to", "number"),
+        ("exact", "share"),
+        ("guarantee", "text"),
+        ("t", "number"),
+    ]
+    rows = [
+        [
+            one.network,
+            one.images,
+            one.accuracy,
+            *(round(end, 4) for end in one.radius),
+            one.exact,
+            one.guarantee,
+            one.max_t,
+        ]
+        for one in comparison.standings
+    ]
+    return blocks.table(
+        "standings", "Networks", heads, rows, note="Safe radii of the images that each classifies correctly."
+    )
 
 
 def _figures(runs: Mapping[str, Snapshot]) -> Block:

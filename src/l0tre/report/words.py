@@ -82,15 +82,15 @@ def guarantees(snapshot: Snapshot, domain: Domain | None) -> list[tuple[str, int
     Returns:
         For each kind of guarantee in the run: its name, the number of images with it, and what it means.
     """
+    found = Counter(image.guarantee for image in snapshot.images)
     meaning: dict[Guarantee, str] = {
         "certified": "The lower bound is proved for all real values of the domain, by linear relaxation and branch and "
         f"bound. The proof holds for {snapshot.config.get('guarantee', {}).get('arithmetic', 'real arithmetic')}.",
-        "grid": _grid(snapshot, domain),
+        "grid": _grid(snapshot, domain) if found["grid"] else "",
         "lipschitz": "The lower bound holds for all real values of the domain, by the grid and a Lipschitz constant of "
         "the network.",
         "sampled": "No lower bound is claimed: random samples prove nothing.",
     }
-    found = Counter(image.guarantee for image in snapshot.images)
     return [(kind, found[kind], text) for kind, text in meaning.items() if found[kind]]
 
 
@@ -138,7 +138,7 @@ def _values(axis: list[float] | None) -> str:
 
 def progress(snapshot: Snapshot) -> str:
     """How far the search is, with its cost."""
-    largest = snapshot.config["settings"]["max_t"]
+    largest = snapshot.config.get("settings", {}).get("max_t", snapshot.t)
     cost = f"{snapshot.seconds:,.1f} s of work, {snapshot.queries:,} queries of the network"
     if snapshot.finished:
         return f"The search is complete up to {counted(largest, snapshot.unit)} changed together: {cost}."

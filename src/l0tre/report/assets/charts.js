@@ -147,7 +147,7 @@ function drawChart(block, page) {
     data.replaceChildren(data.firstChild, sortableTable({ id: `${block.id}-values`, title: block.title, heads, rows, total: [] }));
   });
   const tools = el("div", { class: "tools" }, choice, button("+", "zoom in", 0.5), button("−", "zoom out", 2), button("all", "show all", 0));
-  const node = section(block, tools, legend, host, told, note(block.note), data);
+  const node = el("section", { id: block.id, class: "block chart" }, el("div", { class: "head" }, el("h2", {}, block.title), tools), legend, host, told, note(block.note), data);
   charts.add({ node, render });
   requestAnimationFrame(render);
   return node;

@@ -131,6 +131,12 @@ function drawGallery(block, page) {
     el("button", { type: "button", onclick: () => download(`${block.file}.csv`, csv(), "text/csv") }, "csv"), " ",
     el("button", { type: "button", onclick: async () => download(`${block.file}.json`, await page.json(), "application/json") }, "json"));
   const node = section(block, filters, el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": block.title }, table), el("div", { class: "pages" }, pager, count), block.notes.map(note), saves);
-  page.onRows((all, fresh) => { entries = all; if (fresh) makeFilters(); draw(); });
+  const pages = node.querySelector(".pages");
+  page.onRows((all, fresh) => {
+    entries = all;
+    filters.hidden = pages.hidden = entries.length < 2;
+    if (fresh) makeFilters();
+    draw();
+  });
   return node;
 }
