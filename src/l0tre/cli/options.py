@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 DATA_HELP = (
-    "Inputs: .npz, .npy, .csv (a table with --label-column), a folder of pictures, or a name: "
+    "Inputs: .npz, .npy, .csv (a table with --label-column), a picture, a folder of pictures, or a name: "
     "digits, mnist5k, mnist, fashion-mnist, cifar10."
 )
 MODEL_HELP = "Network: .onnx, .pt2, package.module:name, file.py:name, or a name of l0tre zoo list (sdnn)."

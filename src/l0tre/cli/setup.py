@@ -172,14 +172,14 @@ def make_settings(
     )
 
 
-def parse_class(text: str, classes: int, names: Names) -> int:
+def parse_class(text: str, classes: int, names: Names, option: str = "--targeted") -> int:
     """A class by its name or its number."""
     if text in names.classes:
         return names.classes.index(text)
     if text.isdecimal() and int(text) < classes:
         return int(text)
     named = f" ({', '.join(names.classes[:12])}{', ...' if len(names.classes) > 12 else ''})" if names.classes else ""
-    raise ConfigError(f"--targeted is {text}: the network has classes 0 to {classes - 1}{named}")
+    raise ConfigError(f"{option} is {text}: the network has classes 0 to {classes - 1}{named}")
 
 
 def parse_numbers(text: str | None, option: str) -> list[float] | None:
