@@ -211,15 +211,17 @@ def test_several_images_are_decided_as_one_at_a_time() -> None:
         assert (shares[row] == search.total) == (outcome.verdict == "safe")
 
 
+@pytest.mark.parametrize("how", [{"least": 64}, {"most_known": 0}])
 @pytest.mark.parametrize("seed", SEEDS[: len(KINDS)])
-def test_batches_that_are_filled_up_prove_the_same(seed: int) -> None:
-    """Splitting before bounding, to fill a device, loses no set and counts none twice."""
+def test_filled_batches_and_forgotten_heritage_change_no_verdict(seed: int, how: dict[str, int]) -> None:
+    """Splitting before bounding, to fill a device, and nodes that inherit nothing lose no set and count none twice."""
     case = variant(seed, 2)
     for t in levels(case):
         plain = pursue(start(case, t), 25)
-        filled = start(case, t)
-        filled.least = 64
-        outcome = pursue(filled, 25)
+        other = start(case, t)
+        for name, value in how.items():
+            setattr(other, name, value)
+        outcome = pursue(other, 25)
         check_shares(outcome)
         if "open" not in (plain.verdict, outcome.verdict):
             assert outcome.verdict == plain.verdict

@@ -72,6 +72,8 @@ class CellSearch:
         self.widths = torch.nn.functional.pad(self.high - self.low, (0, 1), value=1.0)
         self.batch, self.row_bytes = batch_sizes(instance, t, budget)
         self.least = tuning.least_cells.on(device)
+        # Bytes of what open nodes inherit; beyond, they begin with what they are.
+        self.most_known = budget // 4
         self.front = Front()
         # By image the bound of all sets at once, the worst of the margins, relative to the image's own margin.
         self.outlook: dict[int, float] = {}
@@ -202,6 +204,9 @@ class CellSearch:
         """Put children on the stacks; nodes of single groups get the box of all their values."""
         if not len(nodes):
             return
+        open_: list[Nodes] = [*self.front.cells, *self.front.boxes]
+        if sum(part.known.nbytes for part in open_ if part.known is not None) >= self.most_known:
+            nodes = replace(nodes, known=None)
         if isinstance(nodes, BoxNodes):
             self.front.boxes.append(nodes)
             return

@@ -35,6 +35,11 @@ class Known:
     high: Tensor
     weighty: Tensor
 
+    @property
+    def nbytes(self) -> int:
+        """Memory that it takes."""
+        return sum(part.nbytes for part in (self.margins, self.low, self.high, self.weighty))
+
     def pick(self, rows: Tensor | slice) -> "Known":
         """For some of the nodes."""
         return Known(self.margins[rows], self.low[rows], self.high[rows], self.weighty[rows])
