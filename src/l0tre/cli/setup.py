@@ -23,7 +23,7 @@ from l0tre.memory import parse_size
 from l0tre.model.network import Network
 from l0tre.names import Names
 
-__all__ = ["Setup", "make_settings", "parse_class", "parse_groups", "parse_shape", "prepare"]
+__all__ = ["Setup", "make_settings", "parse_class", "parse_groups", "parse_numbers", "parse_shape", "prepare"]
 
 
 @dataclass(frozen=True)
