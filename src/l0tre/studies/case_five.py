@@ -181,7 +181,7 @@ def _measured(
         for way, values in ways.items():
             row = measure(network, image, target, attribution, values)
             near = float("nan") if changed is None else overlap(pixel_order(attribution), changed[0] != image)
-            about = {"network": name, "image": index, "method": method, "replaced by": way}
+            about: dict[str, Any] = {"network": name, "image": index, "method": method, "replaced by": way}
             rows.append({**about, **row, "overlap with the attack": near, "seconds": seconds})
     return rows
 
