@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markdown import Markdown
+from rich.progress import Progress
 
 from l0tre.cli import options as opt
 from l0tre.cli.root import app
 from l0tre.cli.terminal import literal, say, screen
+from l0tre.defaults import MAX_L0
 from l0tre.errors import ConfigError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from l0tre.studies.plans import Plan
     from l0tre.studies.summary import Summary
 
-__all__ = ["case_1", "case_4", "case_5"]
+__all__ = ["case_1", "case_3", "case_4", "case_5"]
 
 studies = typer.Typer(
     no_args_is_help=True, help="Reproduce a case study of the paper: runs, tables and figures in one folder."
@@ -93,6 +95,59 @@ def case_1(
     names = _networks(study.networks, case_one.NETWORKS)
     plans = case_one.plan_case_one(names, _kinds(kinds), images=study.images, max_t=study.max_t)
     _reproduce(out, () if figures_only else plans, source, case_one.summarise_case_one, output)
+
+
+@studies.command("case-3")
+@opt.with_sets
+def case_3(
+    out: OutOption,
+    networks: NetworksOption = None,
+    images: ImagesOption = None,
+    max_l0: Annotated[int, typer.Option(min=1, help="Pixels that a test may change, at the most.")] = MAX_L0,
+    time_budget: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Stop each suite after this time.")
+    ] = None,
+    seed: SeedOption = 0,
+    data_dir: opt.DataDirOption = None,
+    device: opt.DeviceOption = "auto",
+    figures_only: FiguresOnlyOption = False,
+    *,
+    output: opt.Output,
+) -> None:
+    """Test generation: mnist-attack and cifar10-attack, a suite from each of 10 test images."""
+    from l0tre.cli.signals import stop_on_signal
+    from l0tre.studies import case_three
+
+    opt.check_budget(time_budget)
+    console = screen(stderr=True)
+    with (
+        stop_on_signal() as stop,
+        Progress(console=console, transient=True, disable=output.silent or not console.is_terminal) as bar,
+    ):
+
+        def watch(name: str) -> Callable[[str, float], None]:
+            line = bar.add_task(literal(name), total=1.0)
+            return lambda what, share: bar.update(
+                line, completed=share, description=literal(f"{name}, {what}: {100 * share:.2f} % covered")
+            )
+
+        if not figures_only:
+            case_three.carry_out_case_three(
+                out,
+                _networks(networks, tuple(case_three.NETWORKS)),
+                seeds=images or case_three.SEEDS,
+                max_l0=max_l0,
+                data_dir=data_dir,
+                seed=seed,
+                device=device,
+                time_budget=time_budget,
+                stop=stop,
+                watch=watch,
+            )
+        stopped = stop()
+    _show(out, case_three.summarise_case_three(out), output)
+    if stopped:
+        raise typer.Exit(130)
 
 
 @studies.command("case-4")
@@ -234,13 +289,35 @@ def _reproduce(
         if plans:
             carry_out(plans, out, **asdict(source), stop=stop, watch=watch)
         stopped = stop()
-    summary = summarise(out)
+    _show(out, summarise(out), output)
+    if stopped:
+        raise typer.Exit(130)
+
+
+def _show(out: Path, summary: "Summary", output: opt.Output) -> None:
+    """Print what a study says, and where it is."""
+    page = _page(out)
     if output.as_json:
         say(json.dumps(summary.facts, indent=1))
     elif not output.quiet:
         screen().print(Markdown(summary.brief))
         say(f"written: {out / 'summary.md'}, {out / 'summary.json'}, {len(summary.files) - 2} tables and figures")
+        if page:
+            say(f"report: {page}")
         if summary.left_out:
             say(f"figures were left out: {summary.left_out}; then add --figures-only to this command")
-    if stopped:
-        raise typer.Exit(130)
+
+
+def _page(out: Path) -> Path | None:
+    """Write a page of all runs side by side, if that is possible."""
+    from l0tre.store import DATABASE, read_snapshot
+
+    try:
+        from l0tre.report import runs_page, save_page
+
+        runs = {path.parent.relative_to(out).as_posix(): path.parent for path in sorted(out.rglob(DATABASE))}
+        if not runs:
+            return None
+        return save_page(runs_page({name: read_snapshot(run) for name, run in runs.items()}), out / "report.html")
+    except MissingExtraError:
+        return None
