@@ -69,7 +69,7 @@ async function inputPictures(page, block, entry, row, extra) {
   const spots = witness ? [...new Set(witness.positions.map((position) => { const at = pictures.where(position); return `${at.row},${at.column}`; }))].map((text) => text.split(",").map(Number)) : [];
   const original = pixelCanvas(`original, ${className(block.names, entry.label)}`, width, height);
   if (!(await pictures.draw(original, row))) return host;
-  add(`original: ${className(block.names, entry.label)}`, original, spots);
+  add(entry.label === null || entry.label === undefined ? "original" : `original: ${className(block.names, entry.label)}`, original, spots);
   if (witness) {
     const changed = pixelCanvas(`changed, becomes ${className(block.names, witness.label)}`, width, height);
     await pictures.draw(changed, row, witness);
