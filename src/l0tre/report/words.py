@@ -159,6 +159,11 @@ def remarks(snapshot: Snapshot) -> list[str]:
             f"{counted(snapshot.without_witness, 'image')} without a witness: each counts as {groups + 1:,} "
             f"(all {groups:,} {unit}s and one more) in the mean upper bound and in the estimate."
         )
+    if checked := sum(image.checked for image in snapshot.images):
+        found.append(
+            f"{checked:,} of {counted(len(snapshot.images), 'image')} checked: their lower bounds were proved again "
+            "from certificates and their witnesses replayed, by other code (l0tre check)."
+        )
     coarse = sum(image.blocked > 0 and image.guarantee == "lipschitz" for image in snapshot.images)
     if coarse:
         found.append(

@@ -15,7 +15,7 @@ from l0tre.model.graph import Graph, Operation, run_operation
 from l0tre.model.operations import KINDS
 from l0tre.model.operations.kind import At, Linear, Local
 
-__all__ = ["Plan", "backward", "backward_window", "base_values", "make_plan"]
+__all__ = ["UNIT", "Plan", "backward", "backward_window", "base_values", "make_plan", "terms"]
 
 # A convolution is written as a matrix if that has at most so many entries, and so many times the work: one product is
 # faster than a product and a sum of patches as long as the matrix is not mostly zeros, on a GPU even then.
@@ -184,12 +184,12 @@ def _rounding(graph: Graph, domain: Domain, device: torch.device) -> tuple[tuple
     for operation in graph.operations[1:]:
         values.append(magnitude(operation, [values[source] for source in operation.inputs]).clamp(min=FLOOR))
         multiplied = multiplied + values[-1].sum()
-        sizes.append(_terms(operation, graph) + max(sizes[source] for source in operation.inputs))
+        sizes.append(terms(operation, graph) + max(sizes[source] for source in operation.inputs))
         slack.append(UNIT * sizes[-1] * values[-1][0] + SMALLEST * sizes[-1] * multiplied)
     return tuple(value[0] for value in values), tuple(slack)
 
 
-def _terms(operation: Operation, graph: Graph) -> float:
+def terms(operation: Operation, graph: Graph) -> float:
     """How many products one output value sums up, and some for the operation itself."""
     if is_nonlinear(operation):  # the gaps of all lines of a layer are summed
         return 8.0 + math.prod(operation.shape)
