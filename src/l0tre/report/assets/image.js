@@ -106,6 +106,7 @@ async function showInput(page, block, entry, row, { go, first, last }) {
   ];
   const part = (title, node) => parts.push(el("section", {}, title ? el("h3", {}, title) : null, node));
   if (entry.witness?.positions) part(`Changed values (${entry.witness.positions.length})`, changesTable(page, block, entry.witness, extra.before));
+  if (extra.map && !page.pictures.pictured) part("Sensitivity", sortableTable({ id: "sensitivity", title: "sensitivity", heads: [["column", "text"], ["lowers the score by", "number"]], rows: extra.map.map((value, position) => [placeWords(page.pictures, block, position).join(" "), value]), total: [] }));
   if (extra.scores) part("Scores", scoresTable(block, extra.scores));
   if (extra.timeline?.length) parts.push(timelineChart(page, block, extra.timeline));
   if (entry.guarantee || extra.certificate) part("What it rests on", proofFacts(entry, extra));
