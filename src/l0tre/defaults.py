@@ -9,6 +9,7 @@ BUDGET = 5000  # queries of an attack by itself, for each image
 PEER_BUDGET = 2000  # likewise, where attacks of other libraries are compared
 LOAD_SECONDS = 600.0  # until a model that is not loaded counts as one that never will be
 
-Method = Literal["auto", "greedy", "saliency", "local", "values", "search", "exact"]
+Method = Literal["auto", "greedy", "linear", "saliency", "local", "rank", "values", "search", "exact"]
 Rounding = Literal["none", "8bit"]
-METHODS: tuple[Method, ...] = ("greedy", "saliency", "local", "values", "search", "exact")  # all but auto
+# All but auto.
+METHODS: tuple[Method, ...] = ("greedy", "linear", "saliency", "local", "rank", "values", "search", "exact")

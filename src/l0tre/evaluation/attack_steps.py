@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import torch
 
-from l0tre.attacks.auto import schedule
-from l0tre.attacks.drive import carry_out
+from l0tre.attacks.auto import usable
+from l0tre.attacks.drive import block_size, carry_out
 from l0tre.attacks.meter import Meter, has_gradients
 from l0tre.attacks.task import Task
 from l0tre.evaluation.ledger import Ledger
@@ -32,15 +32,16 @@ def strengthen(ledger: Ledger) -> Iterator[None]:
     if not todo or not budget:
         return
     ends = bounds[0].guarantee == "grid"
-    stages = schedule("auto", has_gradients(problem.network), ends_only=ends)
-    size = problem.tuning.attack_images.on(problem.images.device)
+    names = usable("auto", has_gradients(problem.network), ends_only=ends)
+    most = block_size(problem.network, problem.settings.memory_bytes)
+    size = min(problem.tuning.attack_images.on(problem.images.device), most)
     for start in range(0, len(todo), size):
         block = todo[start : start + size]
         began = time.monotonic()
         enough = torch.tensor([bounds[i].lower + 1 for i in block], device=problem.images.device)
         task = Task(problem.images[block], problem.specification.pick(block), problem.domain, enough)
         meter = Meter(problem.network, len(block), problem.settings.memory_bytes, _patient(ledger), problem.tuning)
-        outcome = carry_out(meter, task, stages, budget, problem.settings.seed)
+        outcome = carry_out(meter, task, names, budget, problem.settings.seed)
         for row, image in enumerate(block):
             if outcome.methods[row]:
                 ledger.offer(image, outcome.best[row])

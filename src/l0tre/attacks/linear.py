@@ -1,0 +1,113 @@
+"""Linear models of the network, again and again: the fewest groups that one of them says suffice are changed at once.
+
+What DeepFool does for the L2 norm, for changed groups. Each step takes the gradient where it stands, and from it what
+changing each group would give. These promises are averaged over the steps, so that groups count that help together.
+The next input changes the most promising groups of the original, as many as the linear model says it takes. A few steps
+come close to what descent on a smooth count of groups needs hundreds for; then they stand still.
+"""
+
+import torch
+from torch import Tensor
+
+from l0tre.attacks.meter import Meter
+from l0tre.attacks.promises import group_sums, promises
+from l0tre.attacks.rows import lowest
+from l0tre.attacks.task import Task, keep_smaller
+from l0tre.exhaustive.accumulate import changed_groups, flipped
+
+__all__ = ["STEPS", "approach", "linear"]
+
+STEPS = 15  # of one approach, two passes each
+PACE = 0.5  # an average over t steps gives the newest one the weight t ** -PACE
+FEWER, MORE = 0.75, 1.5  # shares of its changed groups between which an input has its successor's
+FIRST = 80  # most groups of the first input
+
+
+def linear(meter: Meter, task: Task, best: Tensor, limit: Tensor) -> Tensor:
+    """Change the fewest groups that linear models say suffice, towards whichever class is nearest.
+
+    Args:
+        meter: Network and counters, for the images of the task; the network needs gradients.
+        task: What is attacked.
+        best: float32 ``[images, values]``, adversarial inputs; the original where none is known.
+        limit: int64 ``[images]``, passes of the meter that are not exceeded. It takes no more than it has use for.
+
+    Returns:
+        float32 ``[images, values]``, inputs that are no larger.
+    """
+    best = meter.working_copy(best)
+    rows = ((task.sizes(best) > task.enough) & (meter.spent + 2 <= limit)).nonzero()[:, 0]
+    approach(meter, task, best, rows, torch.full_like(rows, -1), limit)
+    return best
+
+
+def approach(
+    meter: Meter,
+    task: Task,
+    best: Tensor,
+    image: Tensor,
+    rival: Tensor,
+    limit: Tensor,
+    *,
+    steps: int = STEPS,
+    barred: Tensor | None = None,
+) -> Tensor:
+    """Change the original's groups that help most towards a class, fewer than the best known input does.
+
+    Args:
+        meter: Network and counters, for the images of the task; the network needs gradients.
+        task: What is attacked.
+        best: float32 ``[images, values]``, adversarial inputs; smaller ones that are met are written into it.
+        image: int64 ``[rows]``, the image of each row.
+        rival: int64 ``[rows]``, the class that a row makes for; -1 for whichever is nearest in each step.
+        limit: int64 ``[images]``, passes of the meter that are not exceeded.
+        steps: At the most.
+        barred: bool ``[rows, groups]``, groups to leave alone.
+
+    Returns:
+        float32 ``[rows, values]``, the last input of each row; it has fewer groups than the best one of its image.
+    """
+    originals = task.images[image]
+    x = originals.clone()
+    worth = torch.zeros(len(image), task.domain.groups, device=x.device)
+    for step in range(steps):
+        sizes = task.sizes(best)
+        open_ = (sizes > task.enough)[image] & meter.affords(image, limit, 2)
+        rows = open_.nonzero()[:, 0]
+        if not len(rows) or meter.halted():
+            break
+        own, claims = image[rows], task.specification.pick(image[rows])
+        wanted = rival[rows]
+
+        def lead(scores: Tensor, some: slice, own: Tensor = own, wanted: Tensor = wanted) -> Tensor:
+            claim = task.specification.pick(own[some])
+            others = claim.rival_scores(scores)
+            towards = torch.where(wanted[some] < 0, others.argmax(1), wanted[some])
+            return (scores.gather(1, claim.labels[:, None]) - others.gather(1, towards[:, None]))[:, 0]
+
+        scores, slope = meter.gradients(own, x[rows], lead)
+        hit = flipped(scores, claims)
+        count = changed_groups(task.domain, originals[rows], x[rows]).sum(1)
+        found = lowest(count.double().masked_fill(~hit | (count == 0), float("inf")), own, len(best))
+        better = (found >= 0).nonzero()[:, 0]
+        best[better] = keep_smaller(task.part(better), best[better], x[rows][found[better]])
+        gain, corner = promises(task, originals[rows], originals[rows], slope)
+        gain = (-gain).clamp(min=0)
+        pace = (step + 1) ** -PACE
+        worth[rows] += pace * (gain / gain.amax(1, keepdim=True).clamp(min=1e-12) - worth[rows])
+        usable = worth[rows] if barred is None else worth[rows].masked_fill(barred[rows], 0)
+        start = lead(scores, slice(None)) + group_sums(task, slope * (originals[rows] - x[rows])).sum(1)
+        order = usable.argsort(1, descending=True)
+        needed = ((start[:, None] - gain.gather(1, order).cumsum(1)) >= 0).sum(1) + 1
+        if step:
+            needed = torch.minimum(torch.maximum(needed, (count * FEWER).long() - 1), (count * MORE).long() + 1)
+            needed = torch.where(hit, torch.minimum(needed, count - 1), torch.maximum(needed, count + 1))
+        else:
+            needed = needed.clamp(max=FIRST)
+        most = torch.minimum(task.sizes(best)[own] - 1, task.domain.groups + torch.zeros_like(own))
+        needed = torch.minimum(needed, most).clamp(min=1)
+        chosen = torch.zeros_like(usable, dtype=torch.bool)
+        ranks = torch.arange(usable.shape[1], device=x.device)
+        chosen.scatter_(1, order, ranks < needed[:, None])
+        x[rows] = torch.where(task.values_of(chosen & (usable > 0)), task.snap(corner), originals[rows])
+    return x
