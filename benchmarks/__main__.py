@@ -18,9 +18,10 @@ from torch import Tensor, nn
 
 import l0tre
 from benchmarks.networks import cifar_attack, dnn_0, sdnn
-from l0tre.domain import Colours, make_domain, make_grid
+from l0tre.domain import make_domain
 from l0tre.exhaustive.grid_scan import Level, make_level
 from l0tre.exhaustive.scanner import Engine, Scanner, choose_engine, make_scanner
+from l0tre.grid import Colours, make_grid
 from l0tre.memory import Batcher, default_budget
 from l0tre.model.network import Network
 from l0tre.objective import AllRivals

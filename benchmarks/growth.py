@@ -7,9 +7,10 @@ import torch
 from torch import nn
 
 import l0tre
-from l0tre.domain import make_domain, make_grid
+from l0tre.domain import make_domain
 from l0tre.exhaustive.grid_scan import make_level
 from l0tre.exhaustive.scanner import choose_engine, make_scanner
+from l0tre.grid import make_grid
 from l0tre.memory import Batcher, default_budget
 from l0tre.objective import AllRivals
 

@@ -15,7 +15,7 @@ from fuzz.net import Net, biased
 from fuzz.sources import as_module, normalised
 from fuzz.subjects import Subject
 from fuzz.truth import ENDS, Truth
-from l0tre.domain import make_grid
+from l0tre.grid import make_grid
 
 __all__ = ["Flip", "Grid", "Target", "calibrate", "draw_grid", "groups_of"]
 

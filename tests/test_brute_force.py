@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 import l0tre
-from l0tre.domain import make_domain, make_grid
+from l0tre.domain import make_domain
 from l0tre.exhaustive.grid_scan import make_level, scan
 from l0tre.exhaustive.subsets import unrank
+from l0tre.grid import make_grid
 from l0tre.memory import Batcher
 from l0tre.objective import AllRivals
 from tests.tools import NO_ATTACK, SAMPLE_BYTES, brute_force, plain_network, tiny_module

@@ -6,8 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from l0tre.domain import axis_points, make_domain, make_grid
+from l0tre.domain import make_domain
 from l0tre.errors import ConfigError, DataError
+from l0tre.grid import axis_points, make_grid
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)

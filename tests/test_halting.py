@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 import l0tre
-from l0tre.domain import make_domain, make_grid
+from l0tre.domain import make_domain
 from l0tre.errors import ConfigError
 from l0tre.exhaustive.grid_scan import make_level
 from l0tre.exhaustive.grid_search import GridSearch
 from l0tre.exhaustive.scanner import Engine, make_scanner
+from l0tre.grid import make_grid
 from l0tre.halting import Clock, Halted
 from l0tre.memory import Batcher
 from l0tre.objective import AllRivals

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor, nn
 
 import l0tre
-from l0tre.domain import make_domain, make_grid
+from l0tre.domain import make_domain
 from l0tre.errors import ConfigError
 from l0tre.evaluation.driver import drive
 from l0tre.evaluation.problem import GuaranteeWish, Settings, make_problem, start
 from l0tre.evaluation.results import ImageBounds
+from l0tre.grid import make_grid
 from l0tre.model.graph import run
 from l0tre.objective import AllRivals, LabelMargin, NeuronValue, Objective, OneRival, TargetMargin, specify
 

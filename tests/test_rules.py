@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 import l0tre
 from l0tre.admission import admit
-from l0tre.domain import interval_points, make_domain, make_grid, restrict, same_domain
+from l0tre.domain import make_domain, restrict, same_domain
 from l0tre.errors import ConfigError, DataError
+from l0tre.grid import interval_points, make_grid
 from l0tre.rules import Rules
 from tests.tools import NO_ATTACK
 

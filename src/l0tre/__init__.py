@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from l0tre.api.attack import attack, attack_details
     from l0tre.api.check import CheckResult, check
     from l0tre.api.compare import Comparison, compare
-    from l0tre.api.evaluate import anytime, evaluate, resume, resume_anytime
+    from l0tre.api.evaluate import anytime, evaluate
     from l0tre.api.load import load
+    from l0tre.api.resume import resume, resume_anytime
     from l0tre.api.runs import load_run
     from l0tre.api.sensitivity import Sensitivity, sensitivity
     from l0tre.api.tables import table_domain
@@ -67,7 +68,8 @@ __all__ = [
 
 # Imported when first asked for, so that the command line can set torch up before it is loaded.
 _HOMES = {
-    "l0tre.api.evaluate": ("anytime", "evaluate", "resume", "resume_anytime"),
+    "l0tre.api.evaluate": ("anytime", "evaluate"),
+    "l0tre.api.resume": ("resume", "resume_anytime"),
     "l0tre.api.attack": ("attack", "attack_details"),
     "l0tre.attacks.attacked": ("Attacked",),
     "l0tre.certify.checker.certificate": ("read_certificate",),

@@ -5,7 +5,7 @@ from typing import Any
 from l0tre.api.evaluate import evaluate
 from l0tre.api.inputs import Images, Labels
 from l0tre.evaluation.results import Snapshot
-from l0tre.model.load import Source
+from l0tre.model.sources import Source
 
 __all__ = ["assert_robust"]
 

@@ -14,13 +14,12 @@ from sklearn.ensemble import (
 )
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.preprocessing import OneHotEncoder
 from sklearn.tree import DecisionTreeClassifier
 
 import l0tre
 from l0tre.data import from_arrays
 from l0tre.errors import ConfigError, DataError, ModelError
-from l0tre.model.estimator import thresholds
 from l0tre.names import Names
 from l0tre.rules import Free, Rules
 from tests.tools import NO_ATTACK
@@ -66,16 +65,6 @@ def test_one_column_of_an_ensemble_of_trees_is_exact(estimator: Any) -> None:
     assert 0 < result.lower < 1
     assert "interval between its thresholds" in result.config["guarantee"]["arithmetic"]
     assert result.config["names"]["classes"] == ["high", "low"]
-
-
-def test_thresholds_are_known_of_trees_only() -> None:
-    tree = DecisionTreeClassifier(max_depth=1).fit(NUMBERS, CLASSES)
-    found = thresholds(tree)
-    assert found is not None
-    assert [len(part) for part in found].count(1) == 1
-    assert sum(len(part) for part in found) == 1
-    assert thresholds(LogisticRegression().fit(NUMBERS, CLASSES)) is None
-    assert thresholds(make_pipeline(StandardScaler(), tree)) is None
 
 
 def test_pipelines_get_words_and_names_back() -> None:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 import l0tre
-from l0tre.api.evaluate import anytime, resume
+from l0tre.api.evaluate import anytime
+from l0tre.api.resume import resume
 from l0tre.errors import ConfigError
 from l0tre.evaluation.problem import GuaranteeWish
 from l0tre.store import read_snapshot

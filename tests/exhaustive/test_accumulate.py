@@ -5,12 +5,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from l0tre.domain import Domain, make_domain, make_grid
+from l0tre.domain import Domain, make_domain
 from l0tre.exhaustive.accumulate import PREFIXES, accumulate, changed_groups, tighten
 from l0tre.exhaustive.grid_scan import Level, make_level, scan, solutions
 from l0tre.exhaustive.progress import advance, begin, split
 from l0tre.exhaustive.ranking import Ranking
 from l0tre.exhaustive.subsets import unrank
+from l0tre.grid import make_grid
 from l0tre.memory import Batcher
 from l0tre.model.network import margins, round_off
 from l0tre.objective import AllRivals

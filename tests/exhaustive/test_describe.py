@@ -2,9 +2,10 @@ import torch
 from torch import nn
 
 import l0tre
-from l0tre.domain import make_domain, make_grid
+from l0tre.domain import make_domain
 from l0tre.exhaustive.describe import Description, describe
 from l0tre.exhaustive.scanner import choose_engine
+from l0tre.grid import make_grid
 
 
 def _describe(module: nn.Module, shape: tuple[int, ...]) -> Description:

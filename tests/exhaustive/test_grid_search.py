@@ -6,12 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from l0tre.domain import make_domain, make_grid
+from l0tre.domain import make_domain
 from l0tre.exhaustive.grid_scan import make_level
 from l0tre.exhaustive.grid_search import GridSearch, end_of
 from l0tre.exhaustive.progress import GridProgress
 from l0tre.exhaustive.scanner import choose_engine, make_scanner
 from l0tre.findings import Findings
+from l0tre.grid import make_grid
 from l0tre.memory import Batcher
 from l0tre.objective import AllRivals
 from tests.tools import plain_network, tiny_module

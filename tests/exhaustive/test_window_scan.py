@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import l0tre
-from l0tre.domain import Domain, make_domain, make_grid
+from l0tre.domain import Domain, make_domain
 from l0tre.exhaustive import window_scan
 from l0tre.exhaustive.grid_scan import Chunk, Level, make_level, scan, scan_sets, solutions
 from l0tre.exhaustive.scanner import choose_engine
 from l0tre.exhaustive.window_scan import WindowScanner, supports
+from l0tre.grid import make_grid
 from l0tre.locality.interactions import interactions
 from l0tre.locality.local_part import LocalPlan, Span, plan_local, reach, spans
 from l0tre.locality.single_pixels import Locality, make_locality

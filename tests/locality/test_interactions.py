@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from l0tre.domain import make_domain, make_grid
+from l0tre.domain import make_domain
+from l0tre.grid import make_grid
 from l0tre.locality import interactions as interaction
 from l0tre.locality.interactions import interactions, make_patterns
 from l0tre.locality.local_part import LocalPlan, plan_local

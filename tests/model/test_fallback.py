@@ -59,7 +59,17 @@ def test_the_source_itself_takes_over(tmp_path: Path, suffix: str) -> None:
     assert found.forwards.sum() > 0
 
 
-@pytest.mark.parametrize("target", ["aten.from_file.default", "aten.add_.Tensor", "prims.add.default", "_operator.pow"])
+@pytest.mark.parametrize(
+    "target",
+    [
+        "aten.from_file.default",
+        "aten.add_.Tensor",
+        "prims.add.default",
+        "_operator.pow",
+        "aten.segment_reduce.default",
+        "aten._foreach_add.Scalar",
+    ],
+)
 def test_programs_that_do_more_than_compute_are_refused(target: str) -> None:
     arguments: Any = (Ref("x"), Ref("x"))
     program = Program([Call(target, "y", arguments)], {}, "x", (2,), None, "y")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import l0tre
 from l0tre.errors import L0treError, ModelError
-from l0tre.model.load import knows_its_shape
+from l0tre.model.sources import knows_its_shape
 from tests.cli.running import save_classifier, scores
 
 SHAPE = (1, 4, 4)

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 import l0tre
-from l0tre.domain import Colours
 from l0tre.errors import ConfigError, StoreError
+from l0tre.grid import Colours
 from l0tre.report import write_report
 from l0tre.store import read_snapshot
 from tests.tools import NO_ATTACK

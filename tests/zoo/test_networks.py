@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from l0tre import zoo
 from l0tre.errors import ModelError
-from l0tre.zoo.networks import Normalise
+from l0tre.zoo.normalise import Normalise
 
 
 def layers(module: nn.Module) -> list[nn.Module]:
@@ -57,6 +57,8 @@ TABLES: dict[str, list[tuple[int, int] | int | float | str]] = {
     ],
 }
 
+PAPERS = tuple(TABLES)
+
 
 def row(layer: nn.Module, x: Tensor) -> tuple[int, int] | int | float | str | None:
     """A layer as a row of the table, from its output."""
@@ -69,7 +71,7 @@ def row(layer: nn.Module, x: Tensor) -> tuple[int, int] | int | float | str | No
     return {nn.BatchNorm2d: "N", nn.ReLU: "R", nn.MaxPool2d: "P"}.get(type(layer))
 
 
-@pytest.mark.parametrize("name", zoo.names())
+@pytest.mark.parametrize("name", PAPERS)
 def test_layers_are_those_of_the_paper(name: str) -> None:
     x = torch.rand(2, *zoo.entry(name).input_shape)
     rows = []
@@ -98,13 +100,45 @@ def count(name: str) -> int:
     return total
 
 
-@pytest.mark.parametrize("name", zoo.names())
+def test_robust_twins_have_the_layers_of_the_attack_network() -> None:
+    shapes = {name: [value.shape for value in zoo.build(name).parameters()] for name in zoo.names()}
+    assert shapes["mnist-attack-l2"] == shapes["mnist-attack-trades"] == shapes["mnist-attack"]
+
+
+@pytest.mark.parametrize("name", PAPERS)
 def test_number_of_parameters(name: str) -> None:
     assert zoo.parameters(name) == sum(p.numel() for p in zoo.build(name).parameters()) == count(name)
 
 
+# Published or by hand: 0.27 million of the residual network; each dense layer and convolution of the other.
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("cifar10-resnet20", 269_722),
+        ("mnist-convbig", 10 * 32 + 513 * 32 + 289 * 64 + 1025 * 64 + 3137 * 512 + 513 * 512 + 513 * 10),
+    ],
+)
+def test_number_of_parameters_of_other_networks(name: str, expected: int) -> None:
+    assert zoo.parameters(name) == expected
+
+
+def test_shortcuts_have_no_weights() -> None:
+    """With inner branches of zero the residual network is its first layer, every fourth place of it, and the last."""
+    network = zoo.build("cifar10-resnet20", seed=0).eval()
+    parts = layers(network)
+    for part in parts:
+        if isinstance(norm := getattr(part, "norm2", None), nn.BatchNorm2d):
+            norm.weight.data.zero_()
+    x = torch.rand(2, 3, 32, 32)
+    first = torch.relu(nn.Sequential(*parts[:3])(x))[:, :, ::4, ::4]
+    features = torch.zeros(2, 64)
+    features[:, 24:40] = first.mean(dim=(2, 3))
+    torch.testing.assert_close(network(x), parts[-1](features))
+
+
 def test_paper_settings() -> None:
-    accuracies = {name: round(100 * zoo.entry(name).paper_accuracy, 2) for name in zoo.names()}
+    known = {name: zoo.entry(name).paper_accuracy for name in zoo.names()}
+    accuracies = {name: round(100 * share, 2) for name, share in known.items() if share is not None}
     digits = [99.16, 97.75, 97.95, 98.38, 99.06, 99.16, 99.13, 99.41]
     assert accuracies == {
         "sdnn": 98.73,
@@ -113,7 +147,7 @@ def test_paper_settings() -> None:
         "mnist-attack": 99.36,
         "cifar10-attack": 78.3,
     }
-    for name in zoo.names():
+    for name in PAPERS:
         entry, recipe = zoo.entry(name), zoo.entry(name).recipe
         attack = name.endswith("attack")
         assert recipe.epochs == (20 if name.startswith("sdnn") else 50 if attack else 30)

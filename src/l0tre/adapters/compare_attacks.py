@@ -19,8 +19,8 @@ from l0tre.errors import ConfigError, ModelError
 from l0tre.evaluation.problem import Problem, Settings, make_problem
 from l0tre.evaluation.results import Excluded
 from l0tre.exhaustive.accumulate import changed_groups
-from l0tre.model.load import Source
 from l0tre.model.network import Network, exact_float32, margins
+from l0tre.model.sources import Source
 
 __all__ = ["OWN", "AttackResult", "Comparison", "compare", "replay_results"]
 

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from l0tre.api.evaluate import before_the_first_step
 from l0tre.api.inputs import Images, Labels, check_scale, fitting_threads, load_inputs
+from l0tre.api.steps import before_the_first_step
 from l0tre.attacks.attacked import Attacked
 from l0tre.attacks.auto import METHODS, usable
 from l0tre.attacks.drive import Outcome, Progress, block_size, carry_out, replays
@@ -20,8 +20,8 @@ from l0tre.defaults import BUDGET, Method, Rounding
 from l0tre.domain import Domain, Groups, Range, make_domain
 from l0tre.errors import ConfigError, DataError
 from l0tre.memory import Batcher, default_budget
-from l0tre.model.load import Source
 from l0tre.model.network import Network, margins, round_off
+from l0tre.model.sources import Source
 from l0tre.objective import AllRivals
 from l0tre.threads import using_threads
 

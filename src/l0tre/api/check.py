@@ -9,7 +9,7 @@ from l0tre.certify.checker.check import CheckResult
 from l0tre.certify.checker.check import check as check_certificate
 from l0tre.domain import Domain, make_domain
 from l0tre.memory import default_budget
-from l0tre.model.load import Source
+from l0tre.model.sources import Source
 
 __all__ = ["CheckResult", "check"]
 

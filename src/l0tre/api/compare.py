@@ -11,15 +11,16 @@ from l0tre.api.inputs import Images, Labels, agree, reader
 from l0tre.api.runs import Watch, go_on, last_of
 from l0tre.data import Dataset
 from l0tre.defaults import ATTACK_QUERIES
-from l0tre.domain import Colours, Domain, GridKind
+from l0tre.domain import Domain
 from l0tre.errors import ConfigError, DataError, StoreError
 from l0tre.evaluation.problem import GuaranteeWish, Settings, spacing
 from l0tre.evaluation.results import Snapshot
 from l0tre.evaluation.standings import Comparison, Pair, Split, Standing, compare_snapshots
 from l0tre.figures.comparison import accuracy_and_robustness
 from l0tre.figures.tables import write_csv, write_json
-from l0tre.model.load import Source
+from l0tre.grid import Colours, GridKind
 from l0tre.model.network import Network
+from l0tre.model.sources import Source
 from l0tre.store import DATABASE
 
 __all__ = [

@@ -18,8 +18,9 @@ from l0tre.data.tables import TableColumns, is_frame, raw_of_frame
 from l0tre.domain import Domain
 from l0tre.errors import DataError
 from l0tre.model.estimator import is_estimator
-from l0tre.model.load import Numbers, Source, knows_its_shape
+from l0tre.model.load import Numbers
 from l0tre.model.network import Network
+from l0tre.model.sources import Source, knows_its_shape
 from l0tre.threads import choose_threads, spinning
 
 __all__ = [
@@ -84,8 +85,9 @@ def agree(
 def _aligned(network: Network, data: Dataset) -> Dataset:
     """Columns and classes in the network's order, where both sides name them."""
     names = network.names
-    if names.features and data.names.features and names.features != data.names.features:
-        missing = [name for name in names.features if name not in data.names.features]
+    wanted, given = _without_spaces(names.features), _without_spaces(data.names.features)
+    if wanted and given and wanted != given:
+        missing = [name for name, plain in zip(names.features, wanted, strict=True) if plain not in given]
         if missing:
             raise DataError(f"{data.name} has no column {missing[0]!r}, which {network.name} was fitted on")
         raise DataError(
@@ -113,6 +115,11 @@ def _aligned(network: Network, data: Dataset) -> Dataset:
         labels = torch.tensor([place[own[number]] for number in labels.tolist()])
     both = replace(data.names, classes=names.classes or classes, features=data.names.features or names.features)
     return replace(data, labels=labels, names=both)
+
+
+def _without_spaces(features: Sequence[str]) -> tuple[str, ...]:
+    """Names of columns as LightGBM keeps them."""
+    return tuple(name.replace(" ", "_") for name in features)
 
 
 def load_inputs(source: Source, images: Images, labels: Labels, device: str) -> tuple[Network, Dataset]:

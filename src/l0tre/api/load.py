@@ -7,9 +7,10 @@ from torch import nn
 
 from l0tre import zoo
 from l0tre.errors import ModelError
-from l0tre.model.load import Numbers, Source
+from l0tre.model.load import Numbers
 from l0tre.model.load import load as load_source
 from l0tre.model.network import Network
+from l0tre.model.sources import Source
 
 __all__ = ["load"]
 

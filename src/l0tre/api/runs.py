@@ -7,7 +7,8 @@ from pathlib import Path
 
 import torch
 
-from l0tre.api.evaluate import begin, resume_anytime
+from l0tre.api.evaluate import begin
+from l0tre.api.resume import resume_anytime
 from l0tre.data import Dataset
 from l0tre.domain import Domain, make_domain, same_domain
 from l0tre.errors import StoreError

@@ -6,14 +6,15 @@ import torch
 from torch import Tensor
 
 from l0tre.api.inputs import Images, Labels, load_inputs
-from l0tre.domain import Colours, Domain, GridKind, make_domain, make_grid
+from l0tre.domain import Domain, make_domain
 from l0tre.errors import ConfigError
 from l0tre.exhaustive.grid_scan import make_level, solutions
 from l0tre.exhaustive.ranking import empty_ranking, update
 from l0tre.exhaustive.scanner import choose_engine, make_scanner
 from l0tre.exhaustive.subsets import unrank
+from l0tre.grid import Colours, GridKind, make_grid
 from l0tre.memory import Batcher, default_budget
-from l0tre.model.load import Source
+from l0tre.model.sources import Source
 from l0tre.objective import AllRivals
 
 __all__ = ["Sensitivity", "sensitivity"]

@@ -13,13 +13,14 @@ from l0tre.api.inputs import Image, check_scale, describe_data, fitting_threads,
 from l0tre.certify.checker.certificate import make_certificate, write_certificate
 from l0tre.certify.proof import ARITHMETIC
 from l0tre.certify.regions.tree import make_tree
-from l0tre.domain import Colours, Domain, GridKind, make_domain
+from l0tre.domain import Domain, make_domain
 from l0tre.errors import ConfigError
 from l0tre.evaluation.driver import drive
 from l0tre.evaluation.problem import GuaranteeWish, Problem, Settings, make_problem, spacing, start
 from l0tre.evaluation.results import Guarantee, ImageBounds, Snapshot, Witness
 from l0tre.findings import Evidence
-from l0tre.model.load import Source
+from l0tre.grid import Colours, GridKind
+from l0tre.model.sources import Source
 from l0tre.rules import Free
 from l0tre.threads import with_threads
 from l0tre.tuning import DEFAULT_TUNING, Tuning

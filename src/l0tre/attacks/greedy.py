@@ -6,7 +6,6 @@ from torch import Tensor
 
 from l0tre.attacks.meter import Meter
 from l0tre.attacks.task import Task, keep_smaller
-from l0tre.domain import make_grid
 from l0tre.exhaustive.accumulate import PREFIXES, accumulate, longest, tighten
 from l0tre.exhaustive.describe import describe
 from l0tre.exhaustive.grid_scan import Level, make_level
@@ -14,6 +13,7 @@ from l0tre.exhaustive.progress import GridProgress, advance, begin
 from l0tre.exhaustive.ranking import Ranking
 from l0tre.exhaustive.scanner import choose_engine, make_scanner
 from l0tre.exhaustive.window_scan import WindowScanner
+from l0tre.grid import make_grid
 
 __all__ = ["exact", "greedy"]
 

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from l0tre.attacks.meter import Meter
 from l0tre.attacks.task import Task, Worker, keep_smaller
-from l0tre.domain import make_grid
 from l0tre.exhaustive.accumulate import PREFIXES, accumulate, changed_groups, flipped, tighten
 from l0tre.exhaustive.describe import describe
 from l0tre.exhaustive.grid_scan import Level, make_level, solutions
 from l0tre.exhaustive.progress import GridProgress, advance, begin
 from l0tre.exhaustive.scanner import Scanner, choose_engine, make_scanner
 from l0tre.exhaustive.window_scan import WindowScanner
+from l0tre.grid import make_grid
 from l0tre.rules import Free
 
 __all__ = ["rank"]

@@ -90,7 +90,8 @@ def evaluate(
 
     Example: l0tre evaluate sdnn mnist5k --resize --shuffle --limit 5 --out runs/first
     """
-    from l0tre.api.evaluate import begin, resume_anytime
+    from l0tre.api.evaluate import begin
+    from l0tre.api.resume import resume_anytime
     from l0tre.cli.live import follow
     from l0tre.cli.patience import loads_within
     from l0tre.cli.render import print_snapshot

@@ -9,6 +9,7 @@ from rich.table import Table
 from l0tre import zoo
 from l0tre.cli.terminal import say
 from l0tre.zoo import weights_store as store
+from l0tre.zoo.networks import beside_paper
 
 __all__ = ["facts", "show_networks", "show_trained"]
 
@@ -34,7 +35,7 @@ def show_trained(name: str, record: dict[str, Any], folder: Path) -> None:
     """Print how well a network was trained, and where it is."""
     tested, learnt = f"{record['test_images']:,} test images", f"{record['training_images']:,} training images"
     say(
-        f"{name}: {record['accuracy_test']:.2%} of {tested} correct (the paper: {zoo.entry(name).paper_accuracy:.2%}), "
+        f"{name}: {record['accuracy_test']:.2%} of {tested} correct{beside_paper(zoo.entry(name))}, "
         f"{record['accuracy_train']:.2%} of {learnt}; {record['seconds']:.0f} s"
     )
     say(f"stored as {record['weights']} in {folder}")
@@ -58,7 +59,7 @@ def show_networks(rows: list[dict[str, Any]], console: Console) -> None:
             row["name"],
             "x".join(str(size) for size in row["input_shape"]),
             f"{row['parameters']:,}",
-            f"{row['paper_accuracy']:.2%}",
+            "-" if row["paper_accuracy"] is None else f"{row['paper_accuracy']:.2%}",
             "-" if row["accuracy"] is None else f"{row['accuracy']:.2%}",
             words.get(row["state"], row["state"]),
         )

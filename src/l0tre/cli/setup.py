@@ -15,9 +15,10 @@ from l0tre.cli.patience import loads_within
 from l0tre.data import Dataset, from_arrays, load_data
 from l0tre.data.vnnlib import VnnlibProperty, read_vnnlib
 from l0tre.defaults import ATTACK_QUERIES
-from l0tre.domain import Colours, Domain, GridKind, Groups, Range, make_domain
+from l0tre.domain import Domain, Groups, Range, make_domain
 from l0tre.errors import ConfigError
 from l0tre.evaluation.problem import GuaranteeWish, Settings, spacing
+from l0tre.grid import Colours, GridKind
 from l0tre.memory import parse_size
 from l0tre.model.network import Network
 from l0tre.names import Names

@@ -36,11 +36,12 @@ def inspect(
     from l0tre.cli.patience import loads_within
     from l0tre.cli.render import show_costs, show_description
     from l0tre.cli.setup import parse_groups, parse_shape
-    from l0tre.domain import make_domain, make_grid
+    from l0tre.domain import make_domain
     from l0tre.evaluation.forecast import level_costs
     from l0tre.evaluation.problem import cannot_certify
     from l0tre.exhaustive.describe import describe
     from l0tre.exhaustive.scanner import choose_engine
+    from l0tre.grid import make_grid
 
     with loads_within(load_timeout, model):
         network = load(model, input_shape=parse_shape(input_shape), device=device)

@@ -12,11 +12,12 @@ from torch import Tensor
 from l0tre.certify.proof import ARITHMETIC
 from l0tre.certify.relax.supported import unsupported
 from l0tre.defaults import ATTACK_QUERIES
-from l0tre.domain import Colours, Domain, GridKind, make_domain, make_grid
+from l0tre.domain import Domain, make_domain
 from l0tre.errors import ConfigError, DataError, ModelError
 from l0tre.evaluation.results import Excluded, ImageBounds
 from l0tre.evaluation.state import State
 from l0tre.exhaustive.subsets import count_sets
+from l0tre.grid import Colours, GridKind, make_grid
 from l0tre.memory import Batcher, default_budget
 from l0tre.model.confirm import check_points, differs
 from l0tre.model.network import Network
@@ -27,7 +28,10 @@ from l0tre.tuning import DEFAULT_TUNING, Tuning
 __all__ = ["GuaranteeWish", "Problem", "Settings", "cannot_certify", "make_problem", "spacing", "start"]
 
 GuaranteeWish = Literal["auto", "certified", "grid", "lipschitz"]
-EXACT_STEPS = "the ensemble's own scores: a value of every interval between its thresholds was tried, ties left open"
+EXACT_STEPS = (
+    "the ensemble's own scores of float32 inputs: a value of every interval between its thresholds was tried, ties "
+    "left open"
+)
 DEFAULT_POINTS = 5
 LIPSCHITZ_MOST = 2  # groups that change together: beyond, the constants are too large to prove anything
 

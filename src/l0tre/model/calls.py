@@ -22,7 +22,34 @@ _DYNAMIC_BATCH = 2_147_483_647
 _MAX_ELEMENTS = 2**28
 _CASTS = frozenset(("aten._to_copy.default", "aten.to.dtype", "aten.to.dtype_layout", "aten.to.device"))
 HARMLESS_FUNCTIONS = frozenset(("getitem", "add", "sub", "mul", "floordiv", "mod", "neg", "truediv"))
-BARRED = frozenset(("from_file", "set_", "_print", "_assert_async", "_assert_scalar"))  # touch more than tensors
+# A file is input from others: operators that touch more than tensors, or read memory unchecked.
+BARRED = frozenset(("from_file", "set", "set_", "segment_reduce", "initial_seed"))
+# Of torch's own operators, whose arguments its public ones check, those that exported programs hold.
+PRIVATE = frozenset(
+    (
+        "_adaptive_avg_pool2d",
+        "_adaptive_avg_pool3d",
+        "_cdist_forward",
+        "_fft_c2c",
+        "_fft_c2r",
+        "_fft_r2c",
+        "_log_softmax",
+        "_native_batch_norm_legit",
+        "_native_batch_norm_legit_no_training",
+        "_pdist_forward",
+        "_prelu_kernel",
+        "_safe_softmax",
+        "_scaled_dot_product_flash_attention_for_cpu",
+        "_softmax",
+        "_to_copy",
+        "_trilinear",
+        "_unsafe_index",
+        "_unsafe_view",
+        "_upsample_bicubic2d_aa",
+        "_upsample_bilinear2d_aa",
+        "_weight_norm_interface",
+    )
+)
 _VIEWS = frozenset(("aten.view.default", "aten._unsafe_view.default"))
 _LAYOUT = frozenset(("device", "layout", "memory_format", "pin_memory"))
 
@@ -304,8 +331,9 @@ def check_harmless(program: Program) -> None:
             continue
         if namespace != "aten" or rest.count(".") != 1:
             raise _unsupported(call.target)
-        schema = _operator(call.target)._schema
-        if schema.is_mutable or rest.partition(".")[0] in BARRED or not schema.returns:
+        schema, name = _operator(call.target)._schema, rest.partition(".")[0]
+        barred = name in BARRED or (name.startswith("_") and name not in PRIVATE)
+        if schema.is_mutable or barred or not schema.returns:
             raise _unsupported(call.target)
 
 

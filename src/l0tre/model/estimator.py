@@ -1,9 +1,7 @@
 """Classifiers of scikit-learn and of libraries with its interface: gradient boosting, forests, pipelines."""
 
 import hashlib
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +18,6 @@ __all__ = [
     "estimator_shape",
     "is_estimator",
     "refuse_unfitted",
-    "thresholds",
 ]
 
 
@@ -86,80 +83,57 @@ def _cells(values: np.ndarray, words: Sequence[str] | None) -> Any:
 
 def estimator_digest(estimator: Any) -> str:
     """Hash of what it learnt, so that a run is not resumed with another one; empty where that cannot be read."""
-    trees = _trees(estimator)
-    digest = hashlib.sha256(f"{type(estimator).__name__} {estimator.get_params()}".encode())
-    if trees is not None:
-        for feature, threshold, value in trees:
-            for array in (feature, threshold, value):
-                digest.update(np.ascontiguousarray(array).tobytes())
-        return digest.hexdigest()
-    learnt = {name: value for name, value in vars(estimator).items() if name.endswith("_")}
-    if not all(isinstance(value, np.ndarray | int | float | str) for value in learnt.values()):
+    digest = hashlib.sha256()
+    try:
+        _feed(digest.update, estimator, set())
+    except (TypeError, ValueError, AttributeError, RecursionError):
         return ""
-    for name, value in sorted(learnt.items()):
-        digest.update(name.encode() + (value.tobytes() if isinstance(value, np.ndarray) else str(value).encode()))
     return digest.hexdigest()
 
 
-def thresholds(estimator: Any) -> tuple[Tensor, ...] | None:
-    """For a tree or an ensemble of trees: where its scores can change, by feature.
-
-    Args:
-        estimator: The classifier.
-
-    Returns:
-        float64 ``[thresholds]`` ascending for each feature: inputs whose values lie between the same thresholds get the
-        same scores, a value at a threshold those below it. ``None`` for what is no ensemble of trees, or has trees that
-        cannot be read.
-    """
-    trees, shape = _trees(estimator), estimator_shape(estimator)
-    if trees is None or shape is None:
-        return None
-    found: list[list[np.ndarray]] = [[] for _ in range(math.prod(shape))]
-    for feature, threshold, _ in trees:
-        for number in np.unique(feature[feature >= 0]):
-            found[int(number)].append(threshold[feature == number])
-    return tuple(
-        torch.from_numpy(np.unique(np.concatenate(parts)).astype(np.float64)) if parts else torch.empty(0).double()
-        for parts in found
-    )
+WITHOUT_EFFECT = ("n_jobs", "verbose", "verbosity", "random_state", "_random_state")  # on the scores
 
 
-def _trees(estimator: Any) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]] | None:
-    """Features (-1 in leaves), thresholds and values of the nodes of every tree; ``None`` if they are not known.
-
-    Only scikit-learn's own trees are read, which send a value at a threshold to the left and round inputs to float32.
-    """
-    if not type(estimator).__module__.startswith(("sklearn.ensemble.", "sklearn.tree.")):
-        return None
-    with suppress(AttributeError, KeyError, TypeError, ValueError):
-        return list(_read_trees(estimator))
-    return None
-
-
-def _read_trees(estimator: Any) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    if hasattr(estimator, "tree_"):
-        tree = estimator.tree_
-        yield tree.feature, tree.threshold, tree.value
-    elif hasattr(estimator, "_predictors"):  # HistGradientBoosting
-        for predictor in (one for stage in estimator._predictors for one in stage):
-            nodes = predictor.nodes
-            if bool(nodes["is_categorical"].any()):
-                raise ValueError("a split by a set of categories has no threshold")
-            feature = np.where(nodes["is_leaf"], -1, nodes["feature_idx"].astype(np.int64))
-            yield feature, nodes["num_threshold"], nodes["value"]
-    elif type(estimator).__name__ in TREE_ENSEMBLES:
-        for one in np.asarray(estimator.estimators_, dtype=object).ravel():
-            yield from _read_trees(one)
+def _feed(update: Callable[[bytes], None], value: Any, inside: set[int]) -> None:
+    """Hash a value by what it holds; what is neither data nor an object with attributes counts by its class."""
+    if isinstance(value, np.ndarray) and value.dtype.names is None and value.dtype != object:
+        update(f"{value.dtype} {value.shape}".encode() + np.ascontiguousarray(value).tobytes())
+        return
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes | np.generic):
+        update(f"{type(value).__name__} {value!r}".encode())
+        return
+    if isinstance(value, type) or (callable(value) and hasattr(value, "__qualname__")):
+        update(f"{value.__module__} {value.__qualname__}".encode())
+        return
+    if id(value) in inside:
+        update(b"above")
+        return
+    inside = {*inside, id(value)}
+    update(type(value).__qualname__.encode())
+    if isinstance(value, np.ndarray) and value.dtype.names is not None:  # between its fields there may be anything
+        parts: Iterable[Any] = [value[name] for name in value.dtype.names]
+    elif isinstance(value, np.ndarray | list | tuple):
+        parts = list(value)
+    elif isinstance(value, set | frozenset):
+        parts = sorted(value, key=repr)
+    elif isinstance(value, Mapping):
+        parts = [part for item in sorted(value.items(), key=lambda item: repr(item[0])) for part in item]
+    elif hasattr(value, "model_to_string"):  # LightGBM
+        parts = [value.model_to_string()]
+    elif hasattr(value, "save_raw"):  # XGBoost
+        parts = [bytes(value.save_raw("json"))]
     else:
-        raise ValueError(f"{type(estimator).__name__} is not known to be constant between the thresholds of its trees")
+        parts = _attributes(value)
+    for part in parts:
+        _feed(update, part, inside)
 
 
-TREE_ENSEMBLES = (
-    "RandomForestClassifier",
-    "ExtraTreesClassifier",
-    "GradientBoostingClassifier",
-)
+def _attributes(value: Any) -> list[Any]:
+    """What an object keeps when it is copied."""
+    state = vars(value) if hasattr(value, "__dict__") else value.__reduce__()[1:]
+    if isinstance(state, dict):
+        return [(name, part) for name, part in sorted(state.items()) if name not in WITHOUT_EFFECT]
+    return [state]
 
 
 def refuse_unfitted(estimator: Any) -> None:

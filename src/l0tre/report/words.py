@@ -4,9 +4,10 @@ from collections import Counter
 
 import torch
 
-from l0tre.domain import Domain, axis_points
+from l0tre.domain import Domain
 from l0tre.evaluation.accuracy import counts, doubt
 from l0tre.evaluation.results import Guarantee, Snapshot
+from l0tre.grid import axis_points
 
 __all__ = ["answer", "counted", "guarantees", "progress", "remarks"]
 

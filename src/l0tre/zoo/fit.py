@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from l0tre.errors import ConfigError, DataError
 from l0tre.model.network import exact_float32
+from l0tre.zoo.augment import shifted_and_mirrored
+from l0tre.zoo.losses import loss_and_scores
 from l0tre.zoo.recipes import Recipe
 
 __all__ = ["Progress", "accuracy", "repeatable", "train"]
@@ -67,15 +68,19 @@ def train(
         weight_decay=recipe.weight_decay,
         nesterov=recipe.nesterov,
     )
-    schedule = _schedule(optimiser, recipe, recipe.epochs * -(-len(images) // recipe.batch_size))
+    steps = recipe.epochs * -(-len(images) // recipe.batch_size)
+    schedule, step = _schedule(optimiser, recipe, steps), 0
     with repeatable(device), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(recipe.seed)
         for epoch in range(1, recipe.epochs + 1):
             # Nothing in an epoch waits for the device: sums stay there, and the order is sent once.
             loss_sum, correct = torch.zeros((), device=device), torch.zeros((), device=device)
             for batch in torch.randperm(len(images)).to(device).split(recipe.batch_size):
-                scores, truth = module(images[batch]), labels[batch]
-                loss = F.cross_entropy(scores, truth)
+                shown, truth = images[batch], labels[batch]
+                if recipe.augment:
+                    shown = shifted_and_mirrored(shown)
+                loss, scores = loss_and_scores(recipe.loss, module, shown, truth, step / steps)
+                step += 1
                 optimiser.zero_grad()
                 loss.backward()
                 optimiser.step()

@@ -5,12 +5,23 @@ from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from l0tre.zoo.recipes import KERAS, MATLAB, SDNN, SDNN_UNPADDED, Recipe
+from l0tre.zoo.normalise import Normalise
+from l0tre.zoo.recipes import (
+    KERAS,
+    L2_ADVERSARIAL,
+    LINF_ADVERSARIAL,
+    MATLAB,
+    RESNET,
+    SDNN,
+    SDNN_UNPADDED,
+    TRADES,
+    Recipe,
+)
+from l0tre.zoo.residual import resnet
 
-__all__ = ["NETWORKS", "Entry", "Normalise"]
+__all__ = ["NETWORKS", "Entry", "beside_paper"]
 
 _PAPER = (
     "Ruan et al., Global Robustness Evaluation of Deep Neural Networks with Provable Guarantees for the L0 Norm, "
@@ -38,7 +49,8 @@ class Entry:
         reference: Where the architecture comes from.
         data: The data set it is trained on, a name that :func:`l0tre.load_data` takes.
         recipe: How it is trained.
-        paper_accuracy: Share of test images that the paper's own weights classify correctly, from 0 to 1.
+        paper_accuracy: Share of test images that the paper's own weights classify correctly, from 0 to 1; None for
+            a network that is not the paper's.
     """
 
     name: str
@@ -49,28 +61,12 @@ class Entry:
     reference: str
     data: str
     recipe: Recipe
-    paper_accuracy: float
+    paper_accuracy: float | None
 
 
-class Normalise(nn.Module):
-    """``(x - mean) / std`` per channel, with fixed values that travel with the weights.
-
-    Args:
-        mean: One value per channel, in the units of the input.
-        std: One value per channel, in the units of the input.
-    """
-
-    mean: Tensor
-    std: Tensor
-
-    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.tensor(mean).reshape(-1, 1, 1))
-        self.register_buffer("std", torch.tensor(std).reshape(-1, 1, 1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Normalise ``[batch, channels, height, width]``; the shape stays."""
-        return (x - self.mean) / self.std
+def beside_paper(entry: Entry) -> str:
+    """The accuracy of the paper's own weights in brackets, to stand behind ours; nothing for other networks."""
+    return "" if entry.paper_accuracy is None else f" (the paper: {entry.paper_accuracy:.2%})"
 
 
 def _sdnn(padding: int) -> nn.Module:
@@ -132,6 +128,21 @@ def _attack(channels: int, size: int, widths: tuple[int, int], hidden: int) -> n
             nn.init.xavier_uniform_(part.weight)
             nn.init.zeros_(part.bias)  # type: ignore[arg-type]
     return network
+
+
+def _conv_big() -> nn.Module:
+    """Convolutions of 3 x 3 and, halving the map, of 4 x 4, twice; three dense layers."""
+    layers: list[nn.Module] = []
+    for channels, wider in ((1, 32), (32, 64)):
+        layers += [nn.Conv2d(channels, wider, 3, padding=1), nn.ReLU()]
+        layers += [nn.Conv2d(wider, wider, 4, stride=2, padding=1), nn.ReLU()]
+    dense = [nn.Linear(64 * 7 * 7, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10)]
+    return nn.Sequential(*layers, nn.Flatten(), *dense)
+
+
+def _robust(name: str, build: Callable[[], nn.Module], description: str, recipe: Recipe) -> Entry:
+    reference = "a network to measure on, not one of the paper's"
+    return Entry(name, build, (1, 28, 28), 10, description, reference, "mnist", recipe, None)
 
 
 def _digits_28(name: str, build: Callable[[], nn.Module], description: str, accuracy: float) -> Entry:
@@ -208,6 +219,35 @@ _ENTRIES = (
         data="cifar10",
         recipe=replace(KERAS, seed=1),  # of the seeds 0 to 3 the first within 0.5 points of the paper's accuracy
         paper_accuracy=0.7830,
+    ),
+    _robust(
+        "mnist-attack-l2",
+        partial(_attack, 1, 28, (32, 64), 200),
+        "mnist-attack, trained against L2 perturbations",
+        L2_ADVERSARIAL,
+    ),
+    _robust(
+        "mnist-attack-trades",
+        partial(_attack, 1, 28, (32, 64), 200),
+        "mnist-attack, trained with TRADES against L-infinity perturbations",
+        TRADES,
+    ),
+    _robust(
+        "mnist-convbig",
+        _conv_big,
+        "four convolutions, three dense layers, trained against L-infinity perturbations",
+        LINF_ADVERSARIAL,
+    ),
+    Entry(
+        name="cifar10-resnet20",
+        build=resnet,
+        input_shape=(3, 32, 32),
+        classes=10,
+        description="a residual network of 20 layers, shortcuts without weights",
+        reference="He et al., Deep Residual Learning for Image Recognition, section 4.2",
+        data="cifar10",
+        recipe=RESNET,
+        paper_accuracy=None,
     ),
 )
 

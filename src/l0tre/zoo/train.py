@@ -21,6 +21,7 @@ from l0tre.data import Dataset, from_arrays, load_data
 from l0tre.errors import DataError, L0treError, require
 from l0tre.model.network import pick_device
 from l0tre.zoo.fit import Progress, accuracy, train
+from l0tre.zoo.networks import beside_paper
 from l0tre.zoo.recipes import Recipe
 from l0tre.zoo.weights_store import pack, user_folder, write
 
@@ -104,8 +105,8 @@ def make(
         "resize": "area average" if sets.resized else "none",
         "optimiser": "SGD",
         "schedule": _schedule_words(recipe),
-        "loss": "cross entropy",
         **asdict(recipe),
+        "loss": str(recipe.loss),
         "parameters": sum(value.numel() for value in module.parameters()),
         "weights": "float16" if half else "float32",
         "torch": torch.__version__,
@@ -222,8 +223,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stderr.write(f"error: {error}\n")
             return 1
         sys.stdout.write(
-            f"{name}: {record['accuracy_test']:.2%} of {record['test_images']} test images correct (the paper: "
-            f"{zoo.entry(name).paper_accuracy:.2%}), {record['weights']}, {record['seconds']} s\n"
+            f"{name}: {record['accuracy_test']:.2%} of {record['test_images']} test images correct"
+            f"{beside_paper(zoo.entry(name))}, {record['weights']}, {record['seconds']} s\n"
         )
     return 0
 

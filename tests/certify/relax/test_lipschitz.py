@@ -14,8 +14,9 @@ from l0tre.certify.regions.tree import make_tree
 from l0tre.certify.relax.instance import Instance, make_instance
 from l0tre.certify.relax.lipschitz import axis_gaps, group_costs
 from l0tre.certify.relax.plan import make_plan
-from l0tre.domain import Colours, Domain, GridKind, make_domain, make_grid
+from l0tre.domain import Domain, make_domain
 from l0tre.errors import ConfigError
+from l0tre.grid import Colours, GridKind, make_grid
 from l0tre.model.graph import Graph, GraphBuilder, run
 from l0tre.model.network import Network, margins
 from l0tre.objective import AllRivals

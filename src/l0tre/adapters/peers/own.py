@@ -7,10 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from l0tre.adapters.peers.peer import count_classes
-from l0tre.domain import make_domain, make_grid
+from l0tre.domain import make_domain
 from l0tre.exhaustive.accumulate import accumulate, tighten
 from l0tre.exhaustive.grid_scan import make_level, scan
 from l0tre.exhaustive.ranking import empty_ranking, update
+from l0tre.grid import make_grid
 from l0tre.layout import channel_axis
 from l0tre.memory import Batcher, default_budget
 from l0tre.model.footprint import sample_bytes

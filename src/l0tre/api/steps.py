@@ -1,0 +1,74 @@
+"""What every evaluation goes through, new or resumed: its time, its record, its last snapshot."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+
+from l0tre.errors import ConfigError, StoreError
+from l0tre.evaluation.exports import export_writes
+from l0tre.evaluation.results import Snapshot
+from l0tre.halting import Clock, Halted
+from l0tre.store import Inputs, Run
+from l0tre.tuning import DEFAULT_TUNING, Tuning
+
+__all__ = ["before_the_first_step", "check_budget", "last", "recorded"]
+
+
+@contextmanager
+def before_the_first_step(
+    time_budget: float | None, stop: Callable[[], bool], tuning: Tuning = DEFAULT_TUNING
+) -> Iterator[Callable[[], None]]:
+    """While inputs are classified, which comes before all bounds: a pulse that feels the time and the wish to stop.
+
+    Raises:
+        ConfigError: If the time is over before all are classified.
+        KeyboardInterrupt: If somebody stops it.
+    """
+    began = time.monotonic()
+
+    def over() -> bool:
+        return stop() or (time_budget is not None and time.monotonic() - began >= time_budget)
+
+    try:
+        yield Clock(over, tuning.grace_seconds).pulse
+    except Halted as error:
+        if stop():
+            raise KeyboardInterrupt from error
+        raise ConfigError(
+            f"the time (`time_budget` {time_budget:g} s) was over before the network had classified all inputs: give "
+            "more time or fewer inputs (`limit`)"
+        ) from error
+
+
+def recorded(snapshots: Iterator[Snapshot], run: Run, inputs: Inputs) -> Iterator[Snapshot]:
+    """Pass snapshots on; however the caller ends, write the exports of the last one and close the database."""
+    latest: Snapshot | None = None
+
+    def export() -> None:
+        if latest is not None:
+            run.export(export_writes(run.folder, latest, inputs.images, inputs.indices))
+
+    with closing(run):
+        try:
+            for snapshot in snapshots:
+                latest = replace(snapshot, state=run.state.name)
+                yield latest
+        except StoreError:  # the run belongs to another process by now, or cannot be written
+            raise
+        except BaseException:
+            export()
+            raise
+        export()
+
+
+def check_budget(seconds: float | None) -> None:
+    """Refuse a time that is none before any work, and before a folder is made for it."""
+    if seconds is not None and not seconds >= 0:
+        raise ConfigError(f"`time_budget` is {seconds} seconds: give 0 or more")
+
+
+def last(snapshots: Iterator[Snapshot]) -> Snapshot:
+    """Run an evaluation to its end."""
+    return deque(snapshots, maxlen=1)[0]

@@ -1,0 +1,45 @@
+"""The residual network of 20 layers for CIFAR-10, with shortcuts that have no weights (option A of its paper)."""
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from l0tre.zoo.normalise import Normalise
+
+__all__ = ["resnet"]
+
+# Mean and standard deviation of the pixels of CIFAR-10's training images, for each channel.
+_MEAN, _STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+
+_BLOCKS = 3  # blocks of two convolutions for each of three widths
+
+
+class _Block(nn.Module):
+    """Two convolutions beside a shortcut."""
+
+    def __init__(self, channels: int, wider: int) -> None:
+        super().__init__()
+        self.halve = wider != channels
+        self.conv1 = nn.Conv2d(channels, wider, 3, stride=2 if self.halve else 1, padding=1, bias=False)
+        self.norm1 = nn.BatchNorm2d(wider)
+        self.conv2 = nn.Conv2d(wider, wider, 3, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(wider)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[batch, channels, height, width]`` to ``[batch, wider, ...]``, half the height and width if wider."""
+        inner = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
+        if self.halve:
+            extra = inner.shape[1] - x.shape[1]
+            x = F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, extra // 2, extra // 2))
+        return F.relu(inner + x)
+
+
+def resnet() -> nn.Module:
+    """The network with fresh weights: ``[batch, 3, 32, 32]`` in [0, 1] to ``[batch, 10]`` scores."""
+    layers: list[nn.Module] = [Normalise(_MEAN, _STD), nn.Conv2d(3, 16, 3, padding=1, bias=False)]
+    layers += [nn.BatchNorm2d(16), nn.ReLU()]
+    channels = 16
+    for wider in (16, 32, 64):
+        for _ in range(_BLOCKS):
+            layers.append(_Block(channels, wider))
+            channels = wider
+    return nn.Sequential(*layers, nn.AvgPool2d(8), nn.Flatten(), nn.Linear(64, 10))
