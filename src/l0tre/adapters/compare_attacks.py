@@ -103,6 +103,7 @@ def compare(
     domain: Domain | None = None,
     memory_bytes: int = 0,
     device: str = "auto",
+    own: bool = True,
     progress: Progress | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Comparison:
@@ -118,6 +119,7 @@ def compare(
         domain: Pixels or features and their ranges. Peers know no masks and no own groups.
         memory_bytes: Bytes that batches may take; 0 for a share of what is free.
         device: Where to compute, if the network is not loaded yet.
+        own: Whether our attack is one of them.
         progress: Given an attack's name and the share of its budget that is spent.
         stop: Asked at every query; true ends the comparison, with what there is so far.
 
@@ -142,7 +144,7 @@ def compare(
     problem = make_problem(net, data.images, data.labels, indices=data.indices, domain=domain, settings=settings)
     job = _Job(problem, domain, budget, seed, progress or _silent, stop)
     results: list[AttackResult] = []
-    for name in (OWN, *peers):
+    for name in (OWN, *peers) if own else peers:
         if stop() and results:
             break
         results.append(_run(job, name))

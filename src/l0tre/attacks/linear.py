@@ -20,6 +20,7 @@ __all__ = ["STEPS", "approach", "linear"]
 STEPS = 15  # of one approach, two passes each
 PACE = 0.5  # an average over t steps gives the newest one the weight t ** -PACE
 FEWER, MORE = 0.75, 1.5  # shares of its changed groups between which an input has its successor's
+GROWTH = 1.3  # of the changed groups, until there is another decision
 FIRST = 80  # most groups of the first input
 
 
@@ -69,6 +70,7 @@ def approach(
     """
     originals = task.images[image]
     x = originals.clone()
+    reached = torch.zeros_like(image, dtype=torch.bool)
     worth = torch.zeros(len(image), task.domain.groups, device=x.device)
     for step in range(steps):
         sizes = task.sizes(best)
@@ -91,6 +93,7 @@ def approach(
         found = lowest(count.double().masked_fill(~hit | (count == 0), float("inf")), own, len(best))
         better = (found >= 0).nonzero()[:, 0]
         best[better] = keep_smaller(task.part(better), best[better], x[rows][found[better]])
+        reached[rows] |= hit
         gain, corner = promises(task, originals[rows], originals[rows], slope)
         gain = (-gain).clamp(min=0)
         pace = (step + 1) ** -PACE
@@ -101,7 +104,9 @@ def approach(
         needed = ((start[:, None] - gain.gather(1, order).cumsum(1)) >= 0).sum(1) + 1
         if step:
             needed = torch.minimum(torch.maximum(needed, (count * FEWER).long() - 1), (count * MORE).long() + 1)
-            needed = torch.where(hit, torch.minimum(needed, count - 1), torch.maximum(needed, count + 1))
+            # A row that never led to another decision is believed less with every step.
+            least = torch.where(reached[rows], count + 1, (count * GROWTH).long() + 1)
+            needed = torch.where(hit, torch.minimum(needed, count - 1), torch.maximum(needed, least))
         else:
             needed = needed.clamp(max=FIRST)
         most = torch.minimum(task.sizes(best)[own] - 1, task.domain.groups + torch.zeros_like(own))
