@@ -13,6 +13,7 @@ from l0tre.attacks.task import Task
 __all__ = ["Learner", "Turn", "portfolio"]
 
 PARTS = 5  # a turn has this part of what an image has left
+LEAST = 20  # passes for each image below which it does not pay to share out what is left
 SHORTEST = 100  # passes of a turn, if there are as many
 OPENING = 0.3  # share of the budget of the local search's first turn, in which it looks at every near class
 WEIGHT = 400.0  # passes for which what a method did for all images counts where it has done little for one
@@ -112,15 +113,18 @@ def portfolio(
     if "local" in names:
         share = meter.spent + (OPENING * (limit - meter.spent)).long().clamp(min=SHORTEST)
         _play(meter, learner, learned.index("local"), torch.minimum(share, limit), sizes, turn)
+    before = -1  # passes that were left when they were shared out
     while not meter.halted():
         open_ = (sizes() > task.enough) & ~learner.idle.all(0)
         if not bool((open_ & (meter.spent < limit)).any()):
             # What finished images leave is for the others.
-            rest = total - int(torch.where(open_, limit, meter.spent).sum())
-            count = int(open_.sum())
-            if not count or rest < count:
+            open_ = sizes() > task.enough
+            rest, count = total - int(meter.spent.sum()), int(open_.sum())
+            if rest < count * LEAST or rest == before:
                 return
-            limit = torch.where(open_, limit + rest // count, meter.spent)
+            before = rest
+            limit = torch.where(open_, meter.spent + rest // max(1, count), meter.spent)
+            learner.idle.zero_()
         left = limit - meter.spent
         part = meter.spent + torch.minimum(left, (left // PARTS).clamp(min=SHORTEST))
         chosen = learner.choose(generator).masked_fill(~open_ | (left <= 0), -1)
