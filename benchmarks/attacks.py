@@ -1,4 +1,4 @@
-"""Attacks side by side in the spirit of AttackBench, ``python -m benchmarks.attacks FOLDER --networks A,B --data-dir D``.
+"""Attacks side by side in the spirit of AttackBench, ``python -m benchmarks.attacks FOLDER --networks A,B``.
 
 Networks that are plain and robust, of the zoo, public and trained here; several budgets; every attack that can be
 imported. It works in parts (a network, a budget, an attack), one file each in FOLDER: a part that is there already is
@@ -6,10 +6,10 @@ not run again, so that the whole fits into several sessions. ``--show`` prints t
 """
 
 import argparse
+import itertools
 import json
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -119,12 +119,11 @@ def work(options: argparse.Namespace) -> None:
     began = time.monotonic()
     names = options.attacks.split(",") if options.attacks else [OWN, *(n for n in PEERS if n not in SLOW)]
     names = [name for name in names if name == OWN or importable(name)]
-    longest: Callable[[], float] = lambda: time.monotonic() - began  # noqa: E731
     for budget in options.budgets:
         for network in options.networks:
             for name in names:
                 file = options.folder / network / f"{name}-{budget}.json"
-                if file.exists() or longest() > options.seconds:
+                if file.exists() or time.monotonic() - began > options.seconds:
                     continue
                 file.parent.mkdir(parents=True, exist_ok=True)
                 part = run_part(CASES[network], name, budget, options)
@@ -132,7 +131,9 @@ def work(options: argparse.Namespace) -> None:
                 found = [d for d in part["distance"] if d > 0]
                 mean = sum(found) / max(1, len(found))
                 each = part["seconds"] / max(1, len(part["images"]))
-                print(f"{network} {budget} {name}: {mean:.2f} {len(found)} found {each:.4f} s {part['error']}", flush=True)
+                print(
+                    f"{network} {budget} {name}: {mean:.2f} {len(found)} found {each:.4f} s {part['error']}", flush=True
+                )
 
 
 def show(folder: Path) -> None:
@@ -168,7 +169,7 @@ def area(points: list[tuple[float, float]]) -> str:
     """Mean height of a curve over the logarithm of the budget."""
     if len(points) < 2:
         return "-"
-    sums = sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in zip(points, points[1:], strict=False))
+    sums = sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in itertools.pairwise(points))
     return f"{sums / (points[-1][0] - points[0][0]):.2f}"
 
 

@@ -57,14 +57,18 @@ def _random(run: Callable[[Meter, Task, Tensor, Tensor, torch.Generator], Tensor
 
 METHODS: Mapping[str, Method] = MappingProxyType(
     {
-        "greedy": Method(_plain(greedy), False, False, False, "the paper's: rank singles and pairs, accumulate, tighten"),
+        "greedy": Method(
+            _plain(greedy), False, False, False, "the paper's: rank singles and pairs, accumulate, tighten"
+        ),
         "linear": Method(
             _plain(linear), True, False, False, "the fewest groups that linear models say suffice, averaged"
         ),
         "saliency": Method(
             _plain(saliency), True, True, True, "descent on a smooth count of changes (sigma-zero's idea)"
         ),
-        "local": Method(local, True, False, True, "add, swap and drop groups towards every near class, led by gradients"),
+        "local": Method(
+            local, True, False, True, "add, swap and drop groups towards every near class, led by gradients"
+        ),
         "rank": Method(rank, False, False, False, "all single groups, from the original and for two others"),
         "values": Method(
             _plain(shrink), True, True, True, "fewer groups with other values, also between the ends of their ranges"

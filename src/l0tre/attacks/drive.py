@@ -57,6 +57,7 @@ def carry_out(
     seed: int,
     progress: Progress | None = None,
     extra: int = 0,
+    known: Tensor | None = None,
 ) -> Outcome:
     """Run one method, or several as a portfolio; each begins with the best inputs so far.
 
@@ -69,12 +70,13 @@ def carry_out(
         seed: Of all chance.
         progress: Told the method at work, the share of the budget that is spent, and the mean distance so far.
         extra: Passes for all images together, on top: what other images have left.
+        known: float32 ``[images, values]``, adversarial inputs to begin with; the original where there is none.
 
     Returns:
         The smallest inputs that the network's source, on the CPU, agrees about.
     """
     generator = torch.Generator(device=task.images.device).manual_seed(seed)
-    best = task.images.clone()
+    best = (task.images if known is None else known).clone()
     methods = [""] * len(best)
     workers: dict[str, Worker] = {}
 

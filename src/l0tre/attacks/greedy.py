@@ -29,8 +29,9 @@ def greedy(meter: Meter, task: Task, best: Tensor, limit: Tensor) -> Tensor:
         meter: Network and counters, for the images of the task.
         task: What is attacked.
         best: float32 ``[images, values]``, adversarial inputs; the original where none is known.
-        limit: int64 ``[images]``, forward and backward passes of the meter that are not exceeded. A level that needs more
-            is left out. A grid point that is decided from a window counts as the share of a forward pass that it costs.
+        limit: int64 ``[images]``, forward and backward passes of the meter that are not exceeded. A level that needs
+            more is left out. A grid point that is decided from a window counts as the share of a forward pass that
+            it costs.
 
     Returns:
         float32 ``[images, values]``, inputs that are no larger.
@@ -100,9 +101,7 @@ def _gather(
             first = Ranking(ranking.values[:, :1], ranking.sets[:, :1], ranking.points[:, :1])
         left = (limit - meter.spent)[owner]
         width = min(PREFIXES, longest(first))
-        found, changed, each = accumulate(
-            meter.batcher, level, task.images, task.specification, first, left, width
-        )
+        found, changed, each = accumulate(meter.batcher, level, task.images, task.specification, first, left, width)
         meter.charge(owner, each)
         hits = found.nonzero()[:, 0]
         if accumulating:

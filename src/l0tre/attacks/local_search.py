@@ -85,9 +85,7 @@ def local(meter: Meter, task: Task, generator: torch.Generator) -> Worker:
     return work
 
 
-def _search(
-    meter: Meter, task: Task, best: Tensor, limit: Tensor, state: _State, generator: torch.Generator
-) -> None:
+def _search(meter: Meter, task: Task, best: Tensor, limit: Tensor, state: _State, generator: torch.Generator) -> None:
     """Improve ``best`` in place."""
     turn = (task.sizes(best) > task.enough) & (meter.spent < limit)
     fresh = (turn & ~state.begun).nonzero()[:, 0]

@@ -1,9 +1,11 @@
 """Proofs level by level for all images, in units that can be stopped and resumed."""
 
+import time
 from collections.abc import Iterator
 
 from l0tre.certify.proof_search import begin_search
 from l0tre.certify.prover import Prover, make_prover
+from l0tre.evaluation.attack_steps import strengthen_again
 from l0tre.evaluation.ledger import Ledger
 from l0tre.evaluation.listed_search import ListedSearch
 from l0tre.evaluation.visit import Level, OnEvidence, visit
@@ -38,14 +40,25 @@ def prove(ledger: Ledger, on_evidence: OnEvidence | None = None) -> Iterator[Non
                 ledger.forget(image)  # the level begins anew: that costs time, a wrong proof would cost more
         schedule = _Schedule(ledger, prover, Level(t, todo), boxed, on_evidence)
         patience = problem.tuning.turn_seconds
+        turn = 0
         while todo:
+            began = time.monotonic()
             by_boxes = [image for image in todo if schedule.takes_boxes(image)]
             by_cells = [image for image in todo if image not in set(by_boxes)]
             for images, boxes in ((by_cells, False), (by_boxes, True)):
                 for block in schedule.blocks(images, boxes=boxes):
                     yield from schedule.work(block, patience * len(block), boxes=boxes)
             todo = [image for image in todo if image not in schedule.level.over]
+            yield from strengthen_again(ledger, todo, time.monotonic() - began, turn)
+            settled = [image for image in todo if ledger.is_done(image)]
+            if settled:
+                ledger.close(settled)
+                schedule.level.over.update(settled)
+                ledger.record(settled)
+                yield
+            todo = [image for image in todo if image not in set(settled)]
             patience *= 2
+            turn += 1
 
 
 def _prove_under_rules(ledger: Ledger) -> Iterator[None]:
