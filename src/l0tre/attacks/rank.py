@@ -23,6 +23,8 @@ from l0tre.rules import Free
 
 __all__ = ["rank"]
 
+TURN = 150  # passes of one turn: the last look at all groups begins before they are spent
+
 
 class _Singles:
     """Scans all single groups of inputs, and says what that costs."""
@@ -68,11 +70,12 @@ def rank(meter: Meter, task: Task, generator: torch.Generator) -> Worker:
 
     def work(best: Tensor, limit: Tensor) -> Tensor:
         best = meter.working_copy(best)
+        stop = torch.minimum(limit, meter.spent + TURN)
         while not meter.halted():
             sizes = task.sizes(best)
             tried.masked_fill_(sizes != known, 0)
             known.copy_(sizes)
-            able = (sizes > task.enough) & (meter.spent + singles.cost + 2 <= limit)
+            able = (sizes > task.enough) & (meter.spent + singles.cost + 2 <= limit) & (meter.spent < stop)
             first = (able & ~ranked).nonzero()[:, 0]
             for rows in first.split(singles.most) if len(first) else ():
                 ranked[rows] = True
