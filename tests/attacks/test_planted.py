@@ -80,7 +80,7 @@ def test_no_larger_than_the_best_corner_of_tiny_networks(kind: str, seed: int) -
 
 @pytest.mark.slow
 def test_never_below_the_exact_distance_over_all_real_values() -> None:
-    met = set()
+    met = []
     for seed in [seed for seed in range(13) if random_case(seed).kind not in SMOOTH]:
         case = random_case(seed)
         result = attack_details(case.network, case.image[None], [case.label], domain=case.domain, budget=300)
@@ -88,5 +88,5 @@ def test_never_below_the_exact_distance_over_all_real_values() -> None:
         if bool(result.found[0]) and int(result.distance[0]) > 1:
             below = int(result.distance[0]) - 1
             assert exact_distance(case.graph, case.image, case.label, case.domain, min(below, 2)) > min(below, 2)
-            met.add(int(result.distance[0]))
-    assert len(met) >= 2
+            met.append(int(result.distance[0]))
+    assert len(met) >= 2, "hardly anything was compared"

@@ -108,9 +108,9 @@ def portfolio(
     limit = torch.full_like(meter.spent, total // max(1, images))
     learned = [name for name in names if name in FIRST_RATES]
     learner = make_learner(learned, images, meter.spent.device)
-    if "linear" in names:
+    if "linear" in names and not meter.halted():
         turn("linear", limit)
-    if "local" in names:
+    if "local" in names and not meter.halted():
         share = meter.spent + (OPENING * (limit - meter.spent)).long().clamp(min=SHORTEST)
         _play(meter, learner, learned.index("local"), torch.minimum(share, limit), sizes, turn)
     before = -1  # passes that were left when they were shared out
