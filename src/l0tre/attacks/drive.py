@@ -90,9 +90,12 @@ def carry_out(
             new = workers[name](best, limit)
         except Halted:
             new = meter.best
-        for row in (task.sizes(new) < task.sizes(best)).nonzero()[:, 0].tolist():
-            if replays(meter.network, new[row], task.specification.pick([row])):
-                best[row] = new[row]
+        smaller = (task.sizes(new) < task.sizes(best)).nonzero()[:, 0]
+        for rows in smaller.split(meter.batcher.rows) if len(smaller) else ():
+            scores = meter.network.source_scores(new[rows].reshape(-1, *meter.network.input_shape))
+            right = rows[(task.specification.pick(rows).to(scores.device).margins(scores) < 0).to(rows.device)]
+            best[right] = new[right]
+            for row in right.tolist():
                 methods[row] = name
 
     if len(names) == 1:
