@@ -77,7 +77,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "exact": Method(_plain(exact), False, False, False, "all single groups, then all pairs, at the ends"),
     }
 )
-AUTO = ("linear", "local", "rank", "exact", "saliency", "values", "search")
+AUTO = ("local", "rank", "exact", "saliency", "values", "search")
 
 
 def usable(method: str, gradients: bool, *, ends_only: bool = False) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from l0tre.attacks.linear import approach
+from l0tre.attacks.linear import approach, from_both_sides
 from l0tre.attacks.meter import Meter
 from l0tre.attacks.rows import places
 from l0tre.attacks.task import Task
@@ -15,7 +15,7 @@ from l0tre.exhaustive.accumulate import changed_groups
 __all__ = ["LEAST_CHAINS", "MOST_RIVALS", "Chains", "begin", "join", "pick", "restart", "survivors"]
 
 MOST_RIVALS = 9  # classes that are aimed at: those with the highest scores
-RIVAL_QUERIES = 60  # what an image must be able to spend on each of them
+RIVAL_QUERIES = 30  # what an image must be able to spend on each of them
 BARRED = 0.3  # of the groups of the best input stay as they are where a chain begins again
 LEAST_CHAINS = 3  # of an image with fewer rivals: the others differ by chance
 # Steps since the image's last success, and how many chains go on from there: the search narrows to the nearest classes.
@@ -83,6 +83,8 @@ def begin(meter: Meter, task: Task, best: Tensor, rows: Tensor, limit: Tensor) -
     most = min(MOST_RIVALS, specification.rivals(scores.shape[1]).shape[1])
     scores = specification.rival_scores(scores)
     rivals = scores.topk(most, 1).indices
+    above = torch.zeros(len(task.images), dtype=torch.bool, device=device)
+    above[rows] = from_both_sides(meter, task, best, rows, limit)
     wanted = ((limit - meter.spent)[rows] // RIVAL_QUERIES).clamp(min=1)
     copies = -(-LEAST_CHAINS // most)
     used = (torch.arange(most, device=device) < wanted[:, None]).repeat(1, copies)
@@ -91,7 +93,7 @@ def begin(meter: Meter, task: Task, best: Tensor, rows: Tensor, limit: Tensor) -
     rival, shaken = rivals.repeat(1, copies)[used], shaken[used]
     x = task.images[image]
     plain = (~shaken).nonzero()[:, 0]
-    x[plain] = approach(meter, task, best, image[plain], rival[plain], limit)
+    x[plain] = approach(meter, task, best, image[plain], rival[plain], limit, above=above[image[plain]])
     chains = _make(task, image, rival, x, shaken)
     known = rows[task.part(rows).sizes(best[rows]) <= task.domain.groups]
     known = known[meter.affords(known, limit)]
@@ -122,7 +124,8 @@ def restart(
     changed = changed_groups(task.domain, task.images[image], best[image])
     barred = changed & (torch.rand(changed.shape, generator=generator, device=changed.device) < BARRED)
     x = chains.x.clone()
-    x[rows] = approach(meter, task, best, image, chains.rival[rows], limit, barred=barred)
+    above = torch.rand(len(rows), generator=generator, device=x.device) < 0.5
+    x[rows] = approach(meter, task, best, image, chains.rival[rows], limit, barred=barred, above=above)
     return replace(
         chains,
         x=x,

@@ -58,6 +58,10 @@ def exact(meter: Meter, task: Task, best: Tensor, limit: Tensor) -> Tensor:
 
 def _levels(meter: Meter, task: Task, best: Tensor, limit: Tensor, *, accumulating: bool) -> Tensor:
     best = meter.working_copy(best)
+    sizes = task.sizes(best)
+    few = sizes <= max(LEVELS) + 1
+    if not bool(((sizes > task.enough) & (few | (sizes > task.domain.groups) | accumulating)).any()):
+        return best
     grid = make_grid(task.domain, 1.0, colours="corners").to(task.images.device)
     engine = choose_engine(meter.network, task.domain, grid, meter.tuning)
     for t in LEVELS:

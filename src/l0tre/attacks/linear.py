@@ -15,13 +15,14 @@ from l0tre.attacks.rows import lowest
 from l0tre.attacks.task import Task, keep_smaller
 from l0tre.exhaustive.accumulate import changed_groups, flipped
 
-__all__ = ["STEPS", "approach", "linear"]
+__all__ = ["STEPS", "approach", "from_both_sides", "linear"]
 
 STEPS = 15  # of one approach, two passes each
 PACE = 0.5  # an average over t steps gives the newest one the weight t ** -PACE
 FEWER, MORE = 0.75, 1.5  # shares of its changed groups between which an input has its successor's
 GROWTH = 1.3  # of the changed groups, until there is another decision
 FIRST = 80  # most groups of the first input
+SHARE, HALF = 0.5, 0.5  # from above: of all groups are changed at first, and a share that is left in each step
 
 
 def linear(meter: Meter, task: Task, best: Tensor, limit: Tensor) -> Tensor:
@@ -38,8 +39,21 @@ def linear(meter: Meter, task: Task, best: Tensor, limit: Tensor) -> Tensor:
     """
     best = meter.working_copy(best)
     rows = ((task.sizes(best) > task.enough) & (meter.spent + 2 <= limit)).nonzero()[:, 0]
-    approach(meter, task, best, rows, torch.full_like(rows, -1), limit)
+    from_both_sides(meter, task, best, rows, limit)
     return best
+
+
+def from_both_sides(meter: Meter, task: Task, best: Tensor, rows: Tensor, limit: Tensor) -> Tensor:
+    """Approach the nearest class from few groups, then from many; improves ``best`` in place.
+
+    Returns:
+        Which rows came nearer from many groups, bool ``[rows]``.
+    """
+    nearest = torch.full_like(rows, -1)
+    approach(meter, task, best, rows, nearest, limit)
+    before = task.sizes(best)[rows]
+    approach(meter, task, best, rows, nearest, limit, above=torch.ones_like(rows, dtype=torch.bool))
+    return task.sizes(best)[rows] < before
 
 
 def approach(
@@ -52,6 +66,7 @@ def approach(
     *,
     steps: int = STEPS,
     barred: Tensor | None = None,
+    above: Tensor | None = None,
 ) -> Tensor:
     """Change the original's groups that help most towards a class, fewer than the best known input does.
 
@@ -64,13 +79,17 @@ def approach(
         limit: int64 ``[images]``, passes of the meter that are not exceeded.
         steps: At the most.
         barred: bool ``[rows, groups]``, groups to leave alone.
+        above: bool ``[rows]``, which rows begin with half of all groups changed, and give up those that a linear model
+            says do least there. Where training has made a network blind to small changes, gradients at the original
+            say nothing about large ones; at the corners they do.
 
     Returns:
-        float32 ``[rows, values]``, the last input of each row; it has fewer groups than the best one of its image.
+        float32 ``[rows, values]``, the last input of each row; from below it has fewer groups than the image's best.
     """
     originals = task.images[image]
     x = originals.clone()
     reached = torch.zeros_like(image, dtype=torch.bool)
+    above = torch.zeros_like(reached) if above is None else above
     worth = torch.zeros(len(image), task.domain.groups, device=x.device)
     for step in range(steps):
         sizes = task.sizes(best)
@@ -95,24 +114,48 @@ def approach(
         best[better] = keep_smaller(task.part(better), best[better], x[rows][found[better]])
         reached[rows] |= hit
         gain, corner = promises(task, originals[rows], originals[rows], slope)
-        gain = (-gain).clamp(min=0)
+        moved = slope * (x[rows] - originals[rows])
+        changed, down = changed_groups(task.domain, originals[rows], x[rows]), above[rows, None]
+        # From above what is changed keeps its values, and counts for what it does there.
+        gain = -torch.where(changed & down, group_sums(task, moved), gain).clamp(max=0)
+        corner = torch.where(task.values_of(changed & down), x[rows], corner)
         pace = (step + 1) ** -PACE
         worth[rows] += pace * (gain / gain.amax(1, keepdim=True).clamp(min=1e-12) - worth[rows])
         usable = worth[rows] if barred is None else worth[rows].masked_fill(barred[rows], 0)
-        start = lead(scores, slice(None)) + group_sums(task, slope * (originals[rows] - x[rows])).sum(1)
         order = usable.argsort(1, descending=True)
+        start = lead(scores, slice(None)) - moved.sum(1)
         needed = ((start[:, None] - gain.gather(1, order).cumsum(1)) >= 0).sum(1) + 1
-        if step:
-            needed = torch.minimum(torch.maximum(needed, (count * FEWER).long() - 1), (count * MORE).long() + 1)
-            # A row that never led to another decision is believed less with every step.
-            least = torch.where(reached[rows], count + 1, (count * GROWTH).long() + 1)
-            needed = torch.where(hit, torch.minimum(needed, count - 1), torch.maximum(needed, least))
-        else:
-            needed = needed.clamp(max=FIRST)
-        most = torch.minimum(task.sizes(best)[own] - 1, task.domain.groups + torch.zeros_like(own))
+        needed = _step_size(needed, count, hit, reached[rows], above[rows], task.domain.groups, first=not step)
+        most = torch.minimum(task.sizes(best)[own] - 1, torch.full_like(own, task.domain.groups))
+        most = torch.where(
+            above[rows], torch.maximum(most, torch.where(count > 0, (count * HALF).long(), needed)), most
+        )
         needed = torch.minimum(needed, most).clamp(min=1)
         chosen = torch.zeros_like(usable, dtype=torch.bool)
         ranks = torch.arange(usable.shape[1], device=x.device)
         chosen.scatter_(1, order, ranks < needed[:, None])
         x[rows] = torch.where(task.values_of(chosen & (usable > 0)), task.snap(corner), originals[rows])
     return x
+
+
+def _step_size(
+    needed: Tensor, count: Tensor, hit: Tensor, reached: Tensor, above: Tensor, groups: int, *, first: bool
+) -> Tensor:
+    """How many groups the next inputs have, int64 ``[rows]``: what linear models say, but not too far from now.
+
+    Args:
+        needed: int64 ``[rows]``, what they say.
+        count: int64 ``[rows]``, changed groups now.
+        hit: bool ``[rows]``, whether these change the decision.
+        reached: bool ``[rows]``, whether any did.
+        above: bool ``[rows]``, which rows come from many groups.
+        groups: Of the domain.
+        first: Whether nothing is changed yet.
+    """
+    if first:
+        return torch.where(above, max(1, int(SHARE * groups)), needed.clamp(max=FIRST))
+    fewer = torch.where(above, HALF, FEWER)
+    needed = torch.minimum(torch.maximum(needed, (count * fewer).long() - 1), (count * MORE).long() + 1)
+    # A row that never led to another decision is believed less with every step.
+    least = torch.where(reached, count + 1, (count * GROWTH).long() + 1)
+    return torch.where(hit, torch.minimum(needed, count - 1), torch.maximum(needed, least))

@@ -20,7 +20,7 @@ from l0tre.exhaustive.accumulate import changed_groups, flipped
 
 __all__ = ["local"]
 
-ADDITIONS, SWAPS, REVALUES, DROPS = 8, 16, 2, 6  # candidates of one step that are queried
+ADDITIONS, SWAPS, REVALUES, DROPS = 4, 8, 2, 4  # candidates of one step that are queried
 LEAST_STEP = 3  # passes without which a step has no candidate
 TABU = (8, 12)  # steps for which a dropped group stays away, drawn anew each time
 PATIENCE = 25  # steps without progress after which a chain begins again

@@ -108,8 +108,6 @@ def portfolio(
     limit = torch.full_like(meter.spent, total // max(1, images))
     learned = [name for name in names if name in FIRST_RATES]
     learner = make_learner(learned, images, meter.spent.device)
-    if "linear" in names and not meter.halted():
-        turn("linear", limit)
     if "local" in names and not meter.halted():
         share = meter.spent + (OPENING * (limit - meter.spent)).long().clamp(min=SHORTEST)
         _play(meter, learner, learned.index("local"), torch.minimum(share, limit), sizes, turn)
