@@ -12,7 +12,7 @@ from l0tre.attacks.rows import places
 from l0tre.attacks.task import Task
 from l0tre.exhaustive.accumulate import changed_groups
 
-__all__ = ["LEAST_CHAINS", "MOST_RIVALS", "Chains", "begin", "join", "pick", "restart", "survivors"]
+__all__ = ["LEAST_CHAINS", "MOST_RIVALS", "Chains", "begin", "from_best", "join", "pick", "restart", "survivors"]
 
 MOST_RIVALS = 9  # classes that are aimed at: those with the highest scores
 RIVAL_QUERIES = 30  # what an image must be able to spend on each of them
@@ -95,16 +95,19 @@ def begin(meter: Meter, task: Task, best: Tensor, rows: Tensor, limit: Tensor) -
     plain = (~shaken).nonzero()[:, 0]
     x[plain] = approach(meter, task, best, image[plain], rival[plain], limit, above=above[image[plain]])
     chains = _make(task, image, rival, x, shaken)
+    return join([chains, from_best(meter, task, best, rows, limit)])
+
+
+def from_best(meter: Meter, task: Task, best: Tensor, rows: Tensor, limit: Tensor) -> Chains:
+    """A chain from the best adversarial input of each of some images, towards what it is taken for."""
     known = rows[task.part(rows).sizes(best[rows]) <= task.domain.groups]
     known = known[meter.affords(known, limit)]
-    if not len(known):
-        return chains
 
     def adversarial(start: int, stop: int) -> Tensor:
         return best[known[start:stop]]
 
     reached = task.specification.pick(known).rival_scores(meter.scores(known, adversarial)).argmax(1)
-    return join([chains, _make(task, known, reached, best[known], torch.zeros_like(known, dtype=torch.bool))])
+    return _make(task, known, reached, best[known], torch.zeros_like(known, dtype=torch.bool))
 
 
 def _make(task: Task, image: Tensor, rival: Tensor, x: Tensor, shaken: Tensor) -> Chains:

@@ -89,11 +89,13 @@ def approach(
     originals = task.images[image]
     x = originals.clone()
     reached = torch.zeros_like(image, dtype=torch.bool)
+    promising = torch.ones_like(reached)
     above = torch.zeros_like(reached) if above is None else above
     worth = torch.zeros(len(image), task.domain.groups, device=x.device)
     for step in range(steps):
         sizes = task.sizes(best)
-        open_ = (sizes > task.enough)[image] & meter.affords(image, limit, 2)
+        open_ = (sizes > task.enough)[image] & promising
+        open_[open_.clone()] = meter.affords(image[open_], limit, 2)
         rows = open_.nonzero()[:, 0]
         if not len(rows) or meter.halted():
             break
@@ -119,6 +121,7 @@ def approach(
         # From above what is changed keeps its values, and counts for what it does there.
         gain = -torch.where(changed & down, group_sums(task, moved), gain).clamp(max=0)
         corner = torch.where(task.values_of(changed & down), x[rows], corner)
+        promising[rows] = gain.amax(1) > 0
         pace = (step + 1) ** -PACE
         worth[rows] += pace * (gain / gain.amax(1, keepdim=True).clamp(min=1e-12) - worth[rows])
         usable = worth[rows] if barred is None else worth[rows].masked_fill(barred[rows], 0)

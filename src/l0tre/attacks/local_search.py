@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from l0tre.attacks.chains import Chains, begin, join, pick, restart, survivors
+from l0tre.attacks.chains import Chains, begin, from_best, join, pick, restart, survivors
 from l0tre.attacks.meter import Meter
 from l0tre.attacks.promises import group_sums, promises
 from l0tre.attacks.rows import lowest
@@ -95,6 +95,11 @@ def _search(meter: Meter, task: Task, best: Tensor, limit: Tensor, state: _State
         state.chains = new if state.chains is None else join([state.chains, new])
     if state.chains is None:
         return
+    # What other methods have found meanwhile is a place to go on from.
+    better = (turn & (task.sizes(best) < state.sizes) & state.begun).nonzero()[:, 0]
+    better = better[~torch.isin(better, fresh)]
+    if len(better):
+        state.chains = join([state.chains, from_best(meter, task, best, better, limit)])
     resting = pick(state.chains, ~turn[state.chains.image])
     chains = pick(state.chains, turn[state.chains.image])
     try:
@@ -114,6 +119,8 @@ def _search(meter: Meter, task: Task, best: Tensor, limit: Tensor, state: _State
                 state.since[found] = 1
                 better = torch.isin(moving.image, found)
                 moving = replace(moving, least=moving.least.masked_fill(better, float("inf")))
+            # At the original nothing is promised: no step leads anywhere.
+            moving = pick(moving, (moving.stale == 0) | (moving.x != task.images[moving.image]).any(1))
             moving = restart(meter, task, best, moving, moving.stale >= PATIENCE, limit, generator)
             chains = join([waiting, moving])
             state.step += 1

@@ -125,7 +125,13 @@ def portfolio(
             learner.idle.zero_()
         left = limit - meter.spent
         part = meter.spent + torch.minimum(left, (left // PARTS).clamp(min=SHORTEST))
-        chosen = learner.choose(generator).masked_fill(~open_ | (left <= 0), -1)
+        chosen = learner.choose(generator)
+        if "search" in learned:
+            # Where nothing is known, as if gradients misled, chance has every other turn.
+            unknown = (sizes() > task.domain.groups) & ~learner.idle[learned.index("search")]
+            unknown &= torch.rand(images, generator=generator, device=left.device) < 0.5
+            chosen = chosen.masked_fill(unknown, learned.index("search"))
+        chosen = chosen.masked_fill(~open_ | (left <= 0), -1)
         for place, name in enumerate(learned):
             own = chosen == place
             if bool(own.any()) and not meter.halted():

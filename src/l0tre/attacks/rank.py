@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from l0tre.attacks.meter import Meter
+from l0tre.attacks.rows import lowest
 from l0tre.attacks.task import Task, Worker, keep_smaller
 from l0tre.exhaustive.accumulate import PREFIXES, accumulate, changed_groups, flipped, tighten
 from l0tre.exhaustive.describe import describe
@@ -146,7 +147,15 @@ def _exchange(
 
     missed = torch.full(support.shape, float("inf"), device=inputs.device)
     scores = meter.scores(rows[row], without)
-    missed[row, group] = part.specification.pick(row).margins(scores)
+    margin = part.specification.pick(row).margins(scores)
+    missed[row, group] = margin
+    # A group may not be missed at all.
+    useless = lowest(margin.masked_fill(~flipped(scores, part.specification.pick(row)), float("inf")), row, len(rows))
+    smaller = (useless >= 0).nonzero()[:, 0]
+    if len(smaller):
+        at = task.domain.members[group[useless[smaller]]]
+        best[rows[smaller]] = inputs[smaller].scatter(1, at, part.images[smaller].gather(1, at))
+        inputs = best[rows]
     # Later pairs are drawn with more chance.
     noise = torch.rand(support.shape, generator=generator, device=inputs.device)
     spread = (missed.masked_fill(~support, 0).amax(1, keepdim=True) - missed.amin(1, keepdim=True)).clamp(min=1e-12)
