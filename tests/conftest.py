@@ -1,12 +1,18 @@
 """What holds for all tests: one thread a process, the same random examples every time."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from hypothesis import settings
 
 from l0tre.zoo import weights_store as store
+from tests.browser import started, tab_of
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 # Several test processes with two threads each get in each other's way.
 torch.set_num_threads(1)
@@ -39,3 +45,17 @@ def only_sdnn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         source = store.bundled_folder().joinpath(f"sdnn.{suffix}")
         (folder / f"sdnn.{suffix}").write_bytes(source.read_bytes())
     monkeypatch.setattr(store, "bundled_folder", lambda: folder)
+
+
+@pytest.fixture(scope="session")
+def browser() -> "Iterator[Browser]":
+    """Chromium, for all tests of pages."""
+    with started() as found:
+        yield found
+
+
+@pytest.fixture
+def tab(browser: "Browser", request: pytest.FixtureRequest) -> "Iterator[Page]":
+    """A page of it."""
+    with tab_of(browser, getattr(request, "param", None)) as page:
+        yield page

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from l0tre.api.load import load
     from l0tre.api.resume import resume, resume_anytime
     from l0tre.api.runs import load_run
+    from l0tre.api.saliency import saliency, saliency_map
     from l0tre.api.sensitivity import Sensitivity, sensitivity
+    from l0tre.api.sinks import Sink, mlflow_sink, tensorboard_sink
     from l0tre.api.tables import table_domain
     from l0tre.api.verify import Verdict, verify
     from l0tre.attacks.attacked import Attacked
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from l0tre.domain import Domain, make_domain, restrict
     from l0tre.errors import L0treError, L0treWarning
     from l0tre.evaluation.results import ImageBounds, Result, Snapshot, Witness
+    from l0tre.maps.saliency_map import SaliencyMap
     from l0tre.model.network import Network
     from l0tre.tuning import PerDevice, Tuning
 
@@ -42,7 +45,9 @@ __all__ = [
     "Network",
     "PerDevice",
     "Result",
+    "SaliencyMap",
     "Sensitivity",
+    "Sink",
     "Snapshot",
     "Tuning",
     "Verdict",
@@ -57,12 +62,16 @@ __all__ = [
     "load_data",
     "load_run",
     "make_domain",
+    "mlflow_sink",
     "read_certificate",
     "restrict",
     "resume",
     "resume_anytime",
+    "saliency",
+    "saliency_map",
     "sensitivity",
     "table_domain",
+    "tensorboard_sink",
     "verify",
 ]
 
@@ -83,7 +92,10 @@ _HOMES = {
     "l0tre.api.runs": ("load_run",),
     "l0tre.model.network": ("Network",),
     "l0tre.evaluation.results": ("ImageBounds", "Result", "Snapshot", "Witness"),
+    "l0tre.api.saliency": ("saliency", "saliency_map"),
+    "l0tre.maps.saliency_map": ("SaliencyMap",),
     "l0tre.api.sensitivity": ("Sensitivity", "sensitivity"),
+    "l0tre.api.sinks": ("Sink", "mlflow_sink", "tensorboard_sink"),
     "l0tre.api.verify": ("Verdict", "verify"),
     "l0tre.tuning": ("PerDevice", "Tuning"),
 }

@@ -1,12 +1,13 @@
 """The functions that evaluate a set of inputs: evaluate, anytime, begin."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from l0tre.api.inputs import Images, Labels, check_scale, describe_data, fitting_threads, load_inputs
-from l0tre.api.steps import before_the_first_step, check_budget, last, recorded
+from l0tre.api.sinks import Sink, told
+from l0tre.api.steps import before_the_first_step, check_budget, last, recorded, stoppable
 from l0tre.defaults import ATTACK_QUERIES
 from l0tre.domain import Domain
 from l0tre.errors import warn
@@ -44,6 +45,8 @@ def evaluate(
     out: str | Path | None = None,
     stop: Callable[[], bool] = lambda: False,
     extra_config: Mapping[str, Any] | None = None,
+    progress: bool | None = None,
+    sinks: Sequence[Sink | Callable[[Snapshot], object]] = (),
     tuning: Tuning = DEFAULT_TUNING,
 ) -> Snapshot:
     """Evaluate a set of inputs and return the final bounds.
@@ -71,6 +74,10 @@ def evaluate(
         out: A new folder for a run that survives a crash and can be resumed.
         stop: Asked in every step; a yes ends the evaluation behind that step, with what there is.
         extra_config: More entries for the stored configuration.
+        progress: Whether to show a bar (extra ``notebook``); ``None`` in notebooks only, where the variable
+            ``L0TRE_PROGRESS=0`` switches it off.
+        sinks: Who is told the bounds while they improve: :func:`l0tre.tensorboard_sink`, :func:`l0tre.mlflow_sink`, or
+            functions of a :class:`Snapshot`.
         tuning: How much is done at a time and for how long; changes speed only, and is not stored.
 
     Returns:
@@ -100,6 +107,8 @@ def evaluate(
             out=out,
             stop=stop,
             extra_config=extra_config,
+            progress=progress,
+            sinks=sinks,
             tuning=tuning,
         )
     )
@@ -126,6 +135,8 @@ def anytime(
     out: str | Path | None = None,
     stop: Callable[[], bool] = lambda: False,
     extra_config: Mapping[str, Any] | None = None,
+    progress: bool | None = None,
+    sinks: Sequence[Sink | Callable[[Snapshot], object]] = (),
     tuning: Tuning = DEFAULT_TUNING,
 ) -> Iterator[Snapshot]:
     """Evaluate a set of inputs, giving out the bounds after every step; stop whenever you like.
@@ -146,7 +157,7 @@ def anytime(
         guarantee=guarantee,
         attack_queries=attack_queries,
     )
-    return begin(
+    steps = begin(
         network,
         images,
         labels,
@@ -159,6 +170,7 @@ def anytime(
         extra_config=extra_config,
         tuning=tuning,
     )
+    return told(steps, sinks, progress)
 
 
 def begin(
@@ -204,5 +216,5 @@ def begin(
         return with_threads(steps, fitting_threads(problem.network))
     inputs = Inputs(data.images, data.labels, data.indices, problem.domain)
     run = create_run(Path(out), inputs, state, excluded=problem.excluded, config=problem.config)
-    steps = drive(problem, state, recorder=run, time_budget=time_budget, stop=stop, tell=tell)
-    return recorded(with_threads(steps, fitting_threads(problem.network)), run, inputs)
+    steps = drive(problem, state, recorder=run, time_budget=time_budget, stop=stoppable(stop, run.folder), tell=tell)
+    return recorded(with_threads(steps, fitting_threads(problem.network)), run, inputs, problem.network)

@@ -6,7 +6,7 @@ from typing import Any
 
 from l0tre.api.inputs import fitting_threads
 from l0tre.api.load import load
-from l0tre.api.steps import check_budget, last, recorded
+from l0tre.api.steps import check_budget, last, recorded, stoppable
 from l0tre.errors import ConfigError, StoreError
 from l0tre.evaluation.driver import drive
 from l0tre.evaluation.problem import Settings, make_problem
@@ -14,7 +14,7 @@ from l0tre.evaluation.results import Snapshot
 from l0tre.model.reference import is_reference
 from l0tre.model.sources import Source
 from l0tre.names import names_of
-from l0tre.store import open_run, read_config, read_inputs
+from l0tre.store import clear_stop, open_run, read_config, read_inputs
 from l0tre.threads import with_threads
 from l0tre.tuning import DEFAULT_TUNING, Tuning
 
@@ -142,8 +142,9 @@ def resume_anytime(
     except BaseException:
         run.close()
         raise
-    steps = drive(problem, state, recorder=run, time_budget=time_budget, stop=stop, tell=tell)
-    return recorded(with_threads(steps, fitting_threads(problem.network)), run, inputs)
+    clear_stop(folder)
+    steps = drive(problem, state, recorder=run, time_budget=time_budget, stop=stoppable(stop, folder), tell=tell)
+    return recorded(with_threads(steps, fitting_threads(problem.network)), run, inputs, problem.network)
 
 
 def _raised(config: Mapping[str, Any], max_t: int) -> bool:

@@ -2,19 +2,21 @@
 
 import os
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from l0tre.api.inputs import Image, check_scale, describe_data, fitting_threads, load_one
+from l0tre.api.sinks import Sink, told
 from l0tre.certify.checker.certificate import make_certificate, write_certificate
 from l0tre.certify.proof import ARITHMETIC
 from l0tre.certify.regions.tree import make_tree
 from l0tre.domain import Domain, make_domain
-from l0tre.errors import ConfigError
+from l0tre.errors import ConfigError, require
 from l0tre.evaluation.driver import drive
 from l0tre.evaluation.problem import GuaranteeWish, Problem, Settings, make_problem, spacing, start
 from l0tre.evaluation.results import Guarantee, ImageBounds, Snapshot, Witness
@@ -22,14 +24,18 @@ from l0tre.findings import Evidence
 from l0tre.grid import Colours, GridKind
 from l0tre.model.sources import Source
 from l0tre.rules import Free
+from l0tre.shown import Shown
 from l0tre.threads import with_threads
 from l0tre.tuning import DEFAULT_TUNING, Tuning
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["Verdict", "verify"]
 
 
 @dataclass(frozen=True, repr=False)
-class Verdict:
+class Verdict(Shown):
     """The answer to: can changing at most ``radius`` groups change the decision?
 
     Attributes:
@@ -66,6 +72,16 @@ class Verdict:
         what = f"at most {self.radius} {self.unit}{'' if self.radius == 1 else 's'}"
         return f"Verdict({self.answer}: {what}; lower {self.lower}, upper {self.upper}, {self.guarantee})"
 
+    def to_dataframe(self) -> "pd.DataFrame":
+        """The answer as a table of one row.
+
+        Raises:
+            MissingExtraError: If pandas is not installed.
+        """
+        row = {part.name: getattr(self, part.name) for part in fields(self) if part.name != "witness"}
+        becomes = None if self.witness is None else self.witness.label
+        return require("pandas", "tables").DataFrame([{**row, "becomes": becomes}])
+
 
 def verify(
     network: Source,
@@ -88,6 +104,8 @@ def verify(
     certificate: str | Path | None = None,
     about: Mapping[str, Any] | None = None,
     tell: Callable[[str], None] | None = None,
+    progress: bool | None = None,
+    sinks: Sequence[Sink | Callable[[Snapshot], object]] = (),
     tuning: Tuning = DEFAULT_TUNING,
 ) -> Verdict:
     """Decide whether one input keeps its decision when at most ``radius`` groups change.
@@ -112,7 +130,9 @@ def verify(
         certificate: File for the proof, written if the answer is ``safe``; see :func:`l0tre.check`.
         about: More entries for the certificate's description.
         tell: Takes sentences such as what a long level will cost; default a warning in the log.
-        tuning: As for :func:`l0tre.evaluate`.
+        progress: As for :func:`l0tre.evaluate`, likewise all that follow.
+        sinks: Who is told how far the proof is.
+        tuning: How much is done at a time.
 
     Returns:
         The verdict.
@@ -164,10 +184,11 @@ def verify(
     keep = proof.add if certificate is not None else None
     left = None if time_budget is None else max(0.0, time_budget - (time.monotonic() - began))
     steps = drive(problem, start(problem), time_budget=left, stop=stop, on_evidence=keep, tell=tell)
-    for snapshot in with_threads(steps, fitting_threads(net)):
-        bounds = snapshot.images[0]
-        if bounds.lower >= radius or bounds.upper <= radius:
-            break
+    with closing(told(with_threads(steps, fitting_threads(net)), sinks, progress)) as snapshots:
+        for snapshot in snapshots:
+            bounds = snapshot.images[0]
+            if bounds.lower >= radius or bounds.upper <= radius:
+                break
     out_of_time = time_budget is not None and time.monotonic() - began >= time_budget
     verdict = _verdict(problem, radius, snapshot, bounds, out_of_time)
     if certificate is not None and verdict.answer == "safe":

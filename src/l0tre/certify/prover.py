@@ -164,7 +164,12 @@ class Prover:
 
 
 def make_prover(
-    network: Network, domain: Domain, batcher: Batcher, memory: int, tuning: Tuning = DEFAULT_TUNING
+    network: Network,
+    domain: Domain,
+    batcher: Batcher,
+    memory: int,
+    tuning: Tuning = DEFAULT_TUNING,
+    pulse: Callable[[], None] = lambda: None,
 ) -> Prover:
     """Prepare proofs about a network.
 
@@ -174,6 +179,7 @@ def make_prover(
         batcher: Runs the network on candidate witnesses.
         memory: Bytes for tables, nodes and rows together.
         tuning: How much is proved at a time, and when boxes take over.
+        pulse: Called between parts of the preparation; may raise ``Halted``.
 
     Returns:
         The prover, on the network's device.
@@ -183,9 +189,17 @@ def make_prover(
     """
     if network.exact is None:
         raise ModelError(f"{network.name} cannot be certified: {network.note or 'its operations are not known'}")
+    pulse()
     plan = make_plan(network.exact, domain, network.device)
+    pulse()
     tree = make_tree(domain, network.exact)
+    pulse()
     local = prefix = None
     if one_pixel_each(plan, domain, tree):
-        local, prefix = make_local(plan), make_prefix(plan, tuning.window_share)
-    return Prover(network, domain, plan, tree, batcher, memory, local, make_forward(plan), prefix, tuning)
+        local = make_local(plan)
+        pulse()
+        prefix = make_prefix(plan, tuning.window_share)
+        pulse()
+    forward = make_forward(plan)
+    pulse()
+    return Prover(network, domain, plan, tree, batcher, memory, local, forward, prefix, tuning)

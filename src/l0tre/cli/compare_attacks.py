@@ -32,7 +32,7 @@ def compare_attacks(
         str,
         typer.Option(
             metavar="N[,N,...]",
-            help="Forward + backward passes for each image; several for curves (curves.csv, curves.png). Tables and "
+            help="Queries (forward and backward passes) for each image; several for curves (curves.csv, curves.png). Tables and "
             "files are about the last one.",
         ),
     ] = str(PEER_BUDGET),
@@ -44,7 +44,10 @@ def compare_attacks(
     selection: opt.Several,
     output: opt.Output,
 ) -> None:
-    """Run our attack and those of other libraries on the same images with one budget; every result is replayed."""
+    """Run our attack and those of other libraries on the same images with one budget; every result is replayed.
+
+    Example: l0tre compare-attacks sdnn mnist5k --resize --shuffle --limit 5 --peers sparse-rs,l0tre-paper
+    """
     from l0tre.adapters.attack_curves import curve_rows, write_curves
     from l0tre.adapters.attack_summary import to_dict
     from l0tre.adapters.compare_attacks import Comparison, compare
@@ -64,7 +67,7 @@ def compare_attacks(
     if peers is None:
         names = [name for name in names if not why_not(name)]
     with stop_on_signal() as stop:
-        setup = prepare(model, data, choices)
+        setup = prepare(model, data, choices, quiet=output.silent)
         chosen = select(
             setup.data,
             indices=selection.index,

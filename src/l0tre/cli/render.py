@@ -10,12 +10,14 @@ from torch import Tensor
 from l0tre.api.verify import Verdict
 from l0tre.certify.checker.check import CheckResult
 from l0tre.cli.flags import in_flags
+from l0tre.cli.small_charts import small_charts
 from l0tre.cli.terminal import literal, say, screen
 from l0tre.domain import Domain
 from l0tre.evaluation.accuracy import classified, counts, doubt
 from l0tre.evaluation.changes import changes
 from l0tre.evaluation.forecast import duration
 from l0tre.evaluation.results import ImageBounds, Snapshot
+from l0tre.evaluation.trial import ProofCost
 from l0tre.exhaustive.describe import Description
 from l0tre.limits import peak_host_bytes
 from l0tre.model.network import Network
@@ -29,6 +31,7 @@ __all__ = [
     "show_costs",
     "show_description",
     "show_snapshot",
+    "show_trial",
     "show_verdict",
 ]
 
@@ -126,6 +129,8 @@ def show_snapshot(result: Snapshot, console: Console, *, every: bool = False) ->
         console.print(
             "               nothing is certified yet: give it more time, or --guarantee grid (faster, weaker)"
         )
+    for line in small_charts(result):
+        console.print(line, markup=False, soft_wrap=True)
     console.print(f"  search       {end}; {result.seconds:.1f} s, {result.queries:,} queries")
 
 
@@ -215,6 +220,20 @@ def show_costs(costs: Sequence[Mapping[str, float]], unit: str, console: Console
             f"  t = {cost['t']:.0f}: {cost['sets']:,.0f} sets of {unit}s, {cost['points']:,.0f} grid points, "
             f"at most about {duration(cost['seconds'])}"
         )
+
+
+def show_trial(trial: Sequence[ProofCost], unit: str, console: Console) -> None:
+    """Print what proofs took in a trial, level by level."""
+    if trial:
+        console.print("cost of a proof for one input, here, from a trial with random values (inputs differ much):")
+    for cost in trial:
+        if cost.over:
+            what = duration(cost.seconds)
+        elif cost.share:
+            what = f"{cost.share:.2g} of its sets in {duration(cost.seconds)}, about {duration(cost.estimate)} for all"
+        else:
+            what = f"nothing proved in {duration(cost.seconds)}"
+        console.print(f"  t = {cost.t} {unit}{'' if cost.t == 1 else 's'}: {what}", soft_wrap=True)
 
 
 def show_description(

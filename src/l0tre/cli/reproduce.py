@@ -84,7 +84,10 @@ def case_1(
     source: Source,
     output: opt.Output,
 ) -> None:
-    """Convergence and global robustness: sdnn (t <= 3, 5,300 images) and dnn-0 (t <= 2, 2,400), epsilon 0.25."""
+    """Convergence and global robustness: sdnn (t <= 3, 5,300 images) and dnn-0 (t <= 2, 2,400), epsilon 0.25.
+
+    Example: l0tre reproduce case-1 --networks sdnn --images 20 --max-t 1 --data mnist5k --out runs/case1
+    """
     from l0tre.studies import case_one
 
     names = _networks(study.networks, case_one.NETWORKS)
@@ -106,6 +109,8 @@ def case_4(
     """Architectures and robustness: dnn-1 to dnn-7, t <= 2, 1,000 images, epsilon 0.3.
 
     dnn-4 to dnn-7 are not bundled: first train them, each with l0tre zoo train.
+
+    Example: l0tre reproduce case-4 --networks dnn-1 --images 20 --max-t 1 --data mnist5k --out runs/case4
     """
     from l0tre.studies import case_four
 

@@ -49,6 +49,7 @@ def verify(
     form: Annotated[
         Format, typer.Option("--format", help="text, json, or vnncomp (unsat, sat + witness, unknown, timeout).")
     ] = Format.TEXT,
+    report: opt.ReportOption = None,
     *,
     search: opt.Search,
     choices: opt.Choices,
@@ -61,6 +62,8 @@ def verify(
     Example: l0tre verify sdnn mnist5k --resize --index 1 --radius 1
     """
     from l0tre.api.verify import verify as verify_one
+    from l0tre.cli.live import proof_bar
+    from l0tre.cli.pages import check_page, write_page
     from l0tre.cli.render import memory_dict, show_verdict
     from l0tre.cli.setup import make_settings, prepare
     from l0tre.cli.signals import stop_on_signal
@@ -69,14 +72,15 @@ def verify(
     from l0tre.memory import default_budget
 
     opt.check_budget(time_budget)
+    check_page(report)
     console = screen(stderr=True)
 
     def tell(text: str) -> None:
         if not output.silent:
             console.print(literal(text), soft_wrap=True)
 
-    with stop_on_signal() as stop:
-        setup = prepare(model, data, choices)
+    with stop_on_signal() as stop, proof_bar(console, radius, quiet=output.silent) as show:
+        setup = prepare(model, data, choices, quiet=output.silent)
         image = select(setup.data, indices=[index])
         settings = make_settings(search, setup.memory_bytes, max(1, radius), domain=setup.domain)
         verdict = verify_one(
@@ -94,6 +98,8 @@ def verify(
             stop=stop,
             certificate=certificate,
             tell=tell,
+            progress=False,
+            sinks=[show],
         )
     written = certificate if verdict.answer == "safe" else None
     if output.as_json or form is Format.JSON:
@@ -107,6 +113,23 @@ def verify(
         show_verdict(verdict, image.images[0], image.names, screen())
         if written is not None:
             say(f"certificate: {written}")
+    if report is not None:
+        from l0tre.report.verdict import verdict_page
+
+        low, high = float(setup.domain.low.min()), float(setup.domain.high.max())
+        own = setup.network.source_scores(image.images).argmax(1) if image.labels is None else image.labels
+        page = verdict_page(
+            verdict,
+            image.images,
+            label=int(own[0]),
+            index=index,
+            low=low,
+            high=high,
+            names=image.names,
+            model=setup.network.name,
+            data=image.name,
+        )
+        write_page(report, lambda: page, silent=output.silent)
     raise typer.Exit(EXIT_CODES[verdict.answer])
 
 

@@ -1,14 +1,17 @@
 """Proofs level by level for all images, in units that can be stopped and resumed."""
 
+import math
 import time
 from collections.abc import Iterator
 
 from l0tre.certify.proof_search import begin_search
 from l0tre.certify.prover import Prover, make_prover
 from l0tre.evaluation.attack_steps import strengthen_again
+from l0tre.evaluation.forecast import Forecast
 from l0tre.evaluation.ledger import Ledger
 from l0tre.evaluation.listed_search import ListedSearch
 from l0tre.evaluation.visit import Level, OnEvidence, visit
+from l0tre.halting import Halted
 from l0tre.rules import Rules
 
 __all__ = ["prove"]
@@ -28,7 +31,14 @@ def prove(ledger: Ledger, on_evidence: OnEvidence | None = None) -> Iterator[Non
     if isinstance(problem.domain.rules, Rules):
         yield from _prove_under_rules(ledger)
         return
-    prover = make_prover(problem.network, problem.domain, ledger.batcher, problem.settings.memory_bytes, problem.tuning)
+    memory = problem.settings.memory_bytes
+    try:
+        with ledger.leaving() as pulse:
+            prover = make_prover(problem.network, problem.domain, ledger.batcher, memory, problem.tuning, pulse)
+    except Halted:
+        ledger.record(())
+        yield
+        return
     boxed: set[int] = set()  # images whose cells are too large to bound
     for t in range(1, problem.settings.max_t + 1):
         ledger.t = t
@@ -39,6 +49,8 @@ def prove(ledger: Ledger, on_evidence: OnEvidence | None = None) -> Iterator[Non
             if proof is not None and not prover.can_go_on(proof, t):
                 ledger.forget(image)  # the level begins anew: that costs time, a wrong proof would cost more
         schedule = _Schedule(ledger, prover, Level(t, todo), boxed, on_evidence)
+        kept = sum(ledger.state.proofs[image].share for image in todo if image in ledger.state.proofs)
+        forecast = _forecast(ledger, t, len(todo), kept / max(1, len(todo)))
         patience = problem.tuning.turn_seconds
         turn = 0
         while todo:
@@ -47,7 +59,10 @@ def prove(ledger: Ledger, on_evidence: OnEvidence | None = None) -> Iterator[Non
             by_cells = [image for image in todo if image not in set(by_boxes)]
             for images, boxes in ((by_cells, False), (by_boxes, True)):
                 for block in schedule.blocks(images, boxes=boxes):
-                    yield from schedule.work(block, patience * len(block), boxes=boxes)
+                    for _ in schedule.work(block, patience * len(block), boxes=boxes):
+                        if not forecast.said and (sentence := forecast.sentence(schedule.level.share)):
+                            ledger.tell(sentence)
+                        yield
             todo = [image for image in todo if image not in schedule.level.over]
             yield from strengthen_again(ledger, todo, time.monotonic() - began, turn)
             settled = [image for image in todo if ledger.is_done(image)]
@@ -61,14 +76,24 @@ def prove(ledger: Ledger, on_evidence: OnEvidence | None = None) -> Iterator[Non
             turn += 1
 
 
+def _forecast(ledger: Ledger, t: int, images: int, share: float) -> Forecast:
+    domain = ledger.problem.domain
+    sets = images * math.comb(domain.groups, t)
+    return Forecast(t, images, sets, domain.unit, proof=True, at=share)
+
+
 def _prove_under_rules(ledger: Ledger) -> Iterator[None]:
     for t in range(1, ledger.problem.settings.max_t + 1):
         ledger.t = t
         level = Level(t, [image for image in ledger.pending() if ledger.state.bounds[image].lower == t - 1])
         for image in level.images:
-            ledger.forget(image)
-            search = ListedSearch(ledger.problem, image, t, ledger.batcher, ledger.halted)
-            yield from visit(ledger, level, search, [image])
+            kept = ledger.state.proofs.get(image)
+            search = ListedSearch(ledger.problem, image, t, ledger.batcher, kept, ledger.halted)
+            forecast = _forecast(ledger, t, 1, search.share(0))
+            for _ in visit(ledger, level, search, [image]):
+                if not forecast.said and (sentence := forecast.sentence(search.share(0))):
+                    ledger.tell(sentence)
+                yield
 
 
 class _Schedule:

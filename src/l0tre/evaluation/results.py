@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from l0tre.names import Names
+from l0tre.shown import Shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -182,7 +183,7 @@ class HistoryPoint:
 
 
 @dataclass(frozen=True, repr=False)
-class Snapshot:
+class Snapshot(Shown):
     """The state of an evaluation at one moment; the last one is the result.
 
     Iterating gives the bounds of every evaluated input, ``len`` their number, and ``result[3]`` the bounds of the input
@@ -268,7 +269,7 @@ class Snapshot:
         left_out = f", {len(self.excluded)} left out" if self.excluded else ""
         return f"Snapshot({images}{left_out}: {bounds}, {kinds}; {self.converged} converged, {state})"
 
-    def _repr_html_(self) -> str:
+    def _plain_html(self) -> str:
         from l0tre.evaluation.exports import to_html
 
         return to_html(self)

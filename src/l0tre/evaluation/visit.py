@@ -13,6 +13,8 @@ from l0tre.halting import Halted
 
 __all__ = ["Level", "OnEvidence", "visit"]
 
+MOMENT = 1.5  # seconds that the smallest first step of a session may take when it should stop already
+
 # What is told of proved nodes: the level, the place of the image, the nodes.
 OnEvidence = Callable[[int, int, Evidence], None]
 
@@ -119,16 +121,20 @@ def visit(
 def _step_in_batches(ledger: Ledger, search: GridSearch | SampleSearch, *, first: bool) -> Findings:
     """A step that is left between two batches when it should stop; the first one of a session is made nevertheless.
 
-    So a run that is stopped again and again still gets on.
+    So a run that is stopped again and again still gets on, unless a single set of groups takes longer than a moment.
     """
-    ledger.clock.start()
     try:
-        return search.step()
+        with ledger.leaving():
+            return search.step()
     except Halted:
         if not first:
             return Findings()
-    finally:
-        ledger.clock.rest()
     if isinstance(search, GridSearch):
         search.narrow()
-    return search.step()
+    try:
+        with ledger.leaving(MOMENT):
+            return search.step()
+    except Halted:
+        unit = f"{ledger.problem.domain.unit}{'' if ledger.t == 1 else 's'}"
+        ledger.tell(f"the time was over before a single set of {ledger.t} {unit} was searched: give more time")
+        return Findings()
