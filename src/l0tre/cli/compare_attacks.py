@@ -32,8 +32,8 @@ def compare_attacks(
         str,
         typer.Option(
             metavar="N[,N,...]",
-            help="Queries (forward and backward passes) for each image; several for curves (curves.csv, curves.png). Tables and "
-            "files are about the last one.",
+            help="Queries (forward and backward passes) for each image; several for curves (curves.csv, curves.png). "
+            "Tables and files are about the last one.",
         ),
     ] = str(PEER_BUDGET),
     out: Annotated[
