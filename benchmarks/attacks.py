@@ -82,8 +82,8 @@ def load(case: Case, images: int, folder: Path | None, device: str) -> tuple[l0t
         module, data = table(images)
         return l0tre.load(module, input_shape=(40,), device=device), data
     model: Any = folder / "models" / case.model if folder is not None and case.model.endswith(".onnx") else case.model
-    norm = {} if case.normalise is None else {"mean": [case.normalise[0]], "std": [case.normalise[1]]}
-    network = l0tre.load(model, device=device, **norm)
+    mean, std = (None, None) if case.normalise is None else ([case.normalise[0]], [case.normalise[1]])
+    network = l0tre.load(model, device=device, mean=mean, std=std)
     data = l0tre.load_data(case.data, input_shape=network.input_shape, data_dir=folder)
     return network, select(data, limit=images)
 

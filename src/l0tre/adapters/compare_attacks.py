@@ -173,7 +173,7 @@ def _check_domain(domain: Domain) -> None:
             "other attacks know no own groups and no rules for values: compare with pixels or features (`groups`: "
             "pixel or feature)"
         )
-    whole = make_domain(domain.shape, groups=domain.unit)
+    whole = make_domain(domain.shape, groups="pixel" if domain.unit == "pixel" else "feature")
     if not bool(torch.isin(domain.ids, whole.ids).all()):
         raise ConfigError("other attacks know no own groups: compare with pixels or features (`groups`)")
 
