@@ -1,5 +1,6 @@
 """What holds for all tests: one thread a process, the same random examples every time."""
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,18 +23,28 @@ settings.load_profile("repeatable")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="one case of each test, and none of those marked slow")
+    parser.addoption("--thorough", action="store_true", help="all cases of tests marked family, not a third of them")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("quick"):
-        return
-    kept: dict[tuple[Path, str], pytest.Item] = {}
+    tests: dict[tuple[Path, str], list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("slow") is None:
-            kept.setdefault((item.path, getattr(item, "originalname", item.name)), item)
-    chosen = list(kept.values())
+        tests.setdefault((item.path, getattr(item, "originalname", item.name)), []).append(item)
+    if config.getoption("quick"):
+        chosen = {cases[0] for cases in tests.values() if cases[0].get_closest_marker("slow") is None}
+    elif config.getoption("thorough"):
+        return
+    else:
+        chosen = {case for (_, name), cases in tests.items() for case in _third(name, cases)}
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
-    items[:] = chosen
+    items[:] = [item for item in items if item in chosen]
+
+
+def _third(name: str, cases: list[pytest.Item]) -> list[pytest.Item]:
+    """Of a test marked family a third of its cases, rounded up and the same ones every time; else all."""
+    if cases[0].get_closest_marker("family") is None:
+        return cases
+    return random.Random(name).sample(cases, -(-len(cases) // 3))
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from l0tre.api.attack import attack, attack_details
     from l0tre.api.check import CheckResult, check
     from l0tre.api.compare import Comparison, compare
+    from l0tre.api.coverage import measure_coverage
     from l0tre.api.evaluate import anytime, evaluate
     from l0tre.api.load import load
     from l0tre.api.resume import resume, resume_anytime
@@ -20,15 +21,19 @@ if TYPE_CHECKING:
     from l0tre.api.sensitivity import Sensitivity, sensitivity
     from l0tre.api.sinks import Sink, mlflow_sink, tensorboard_sink
     from l0tre.api.tables import table_domain
+    from l0tre.api.testgen import generate_tests
     from l0tre.api.verify import Verdict, verify
     from l0tre.attacks.attacked import Attacked
     from l0tre.certify.checker.certificate import read_certificate
+    from l0tre.coverage.criteria import Figure
+    from l0tre.coverage.measure import Coverage
     from l0tre.data import Dataset, load_data
     from l0tre.domain import Domain, make_domain, restrict
     from l0tre.errors import L0treError, L0treWarning
     from l0tre.evaluation.results import ImageBounds, Result, Snapshot, Witness
     from l0tre.maps.saliency_map import SaliencyMap
     from l0tre.model.network import Network
+    from l0tre.testgen.suite import Suite
     from l0tre.tuning import PerDevice, Tuning
 
 __version__ = "0.1.0"
@@ -37,8 +42,10 @@ __all__ = [
     "Attacked",
     "CheckResult",
     "Comparison",
+    "Coverage",
     "Dataset",
     "Domain",
+    "Figure",
     "ImageBounds",
     "L0treError",
     "L0treWarning",
@@ -49,6 +56,7 @@ __all__ = [
     "Sensitivity",
     "Sink",
     "Snapshot",
+    "Suite",
     "Tuning",
     "Verdict",
     "Witness",
@@ -58,10 +66,12 @@ __all__ = [
     "check",
     "compare",
     "evaluate",
+    "generate_tests",
     "load",
     "load_data",
     "load_run",
     "make_domain",
+    "measure_coverage",
     "mlflow_sink",
     "read_certificate",
     "restrict",
@@ -88,6 +98,11 @@ _HOMES = {
     "l0tre.api.tables": ("table_domain",),
     "l0tre.domain": ("Domain", "make_domain", "restrict"),
     "l0tre.errors": ("L0treError", "L0treWarning"),
+    "l0tre.api.coverage": ("measure_coverage",),
+    "l0tre.api.testgen": ("generate_tests",),
+    "l0tre.coverage.criteria": ("Figure",),
+    "l0tre.coverage.measure": ("Coverage",),
+    "l0tre.testgen.suite": ("Suite",),
     "l0tre.api.load": ("load",),
     "l0tre.api.runs": ("load_run",),
     "l0tre.model.network": ("Network",),

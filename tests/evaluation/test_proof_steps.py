@@ -196,6 +196,7 @@ def test_other_networks_are_handed_over_when_cells_cost_too_much(
     assert (steps["clusters", 3] > 0, steps["cells", 3] > 0) == (handed, not handed)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("recipe", "t", "batches"), [(FLAT, 1, 2), (FLAT, 2, 1), (FLAT, 3, 40), (DEEP, 1, 1), (DEEP, 2, 1), (DEEP, 3, 1)]
 )

@@ -16,6 +16,8 @@ for module in (
     "attack",
     "compare",
     "compare_attacks",
+    "testgen",
+    "coverage",
     "saliency",
     "views",
     "serve",

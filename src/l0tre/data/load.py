@@ -12,8 +12,9 @@ from l0tre.data.named import NAMES, read_named
 from l0tre.data.tables import TableColumns, raw_of_table
 from l0tre.errors import DataError
 
-__all__ = ["load_data"]
+__all__ = ["SUITE", "load_data"]
 
+SUITE = "suite.npz"
 _SPLITS = ("test", "train")
 
 
@@ -41,6 +42,8 @@ def _read(
         return raw_of_table(path, columns)
     if str(source) in NAMES and not (isinstance(source, Path) and path.exists()):
         return read_named(str(source), split, data_dir)
+    if str(source) and (path / SUITE).is_file():  # the tests that `l0tre testgen` wrote
+        return read_numpy(path / SUITE, split)
     if str(source) and path.is_dir():
         return read_folder(path, input_shape, resize)
     suffix = path.suffix.lower()
