@@ -14,7 +14,9 @@ __all__ = ["Learner", "Turn", "portfolio"]
 
 PARTS = 5  # a turn has this part of what an image has left
 LEAST = 20  # passes for each image below which it does not pay to share out what is left
+TRIAL = 200  # most passes of a method's first turn on an image, after the first turn of all
 SHORTEST = 100  # passes of a turn, if there are as many
+FEW = 300  # passes of the local search's first turn, if there are as many
 OPENING = 0.3  # share of the budget of the local search's first turn, in which it looks at every near class
 WEIGHT = 400.0  # passes for which what a method did for all images counts where it has done little for one
 FORGET = 0.8  # what earlier turns count for after another one
@@ -109,7 +111,7 @@ def portfolio(
     learned = [name for name in names if name in FIRST_RATES]
     learner = make_learner(learned, images, meter.spent.device)
     if "local" in names and not meter.halted():
-        share = meter.spent + (OPENING * (limit - meter.spent)).long().clamp(min=SHORTEST)
+        share = meter.spent + (OPENING * (limit - meter.spent)).long().clamp(min=FEW)
         _play(meter, learner, learned.index("local"), torch.minimum(share, limit), sizes, turn)
     before = -1  # passes that were left when they were shared out
     while not meter.halted():
@@ -135,7 +137,9 @@ def portfolio(
         for place, name in enumerate(learned):
             own = chosen == place
             if bool(own.any()) and not meter.halted():
-                most = part if METHODS[name].divisible else limit
+                # A method that is new to an image begins with a little, and may have more the more it had.
+                trial = (2 * learner.passes[place].long()).clamp(min=TRIAL)
+                most = torch.minimum(part, meter.spent + trial) if METHODS[name].divisible else limit
                 _play(meter, learner, place, torch.where(own, most, meter.spent), sizes, turn)
 
 
