@@ -11,6 +11,7 @@ from l0tre import openmp as _openmp  # noqa: F401  # before anything loads torch
 if TYPE_CHECKING:
     from l0tre.api.attack import attack, attack_details
     from l0tre.api.check import CheckResult, check
+    from l0tre.api.check_run import RunCheck, check_run
     from l0tre.api.compare import Comparison, compare
     from l0tre.api.coverage import measure_coverage
     from l0tre.api.evaluate import anytime, evaluate
@@ -52,6 +53,7 @@ __all__ = [
     "Network",
     "PerDevice",
     "Result",
+    "RunCheck",
     "SaliencyMap",
     "Sensitivity",
     "Sink",
@@ -64,6 +66,7 @@ __all__ = [
     "attack",
     "attack_details",
     "check",
+    "check_run",
     "compare",
     "evaluate",
     "generate_tests",
@@ -93,6 +96,7 @@ _HOMES = {
     "l0tre.attacks.attacked": ("Attacked",),
     "l0tre.certify.checker.certificate": ("read_certificate",),
     "l0tre.api.check": ("CheckResult", "check"),
+    "l0tre.api.check_run": ("RunCheck", "check_run"),
     "l0tre.api.compare": ("Comparison", "compare"),
     "l0tre.data": ("Dataset", "load_data"),
     "l0tre.api.tables": ("table_domain",),

@@ -106,7 +106,7 @@ def test_cells_are_open_once_whatever_fails(name: str, monkeypatch: pytest.Monke
 BOX_FAULTS = (
     (bounders_module, "first_pass"),
     (bounders_module, "lower_bounds"),
-    (boxes_module, "is_safe"),
+    (boxes_module, "proved"),
     (boxes_module, "split_boxes"),
     (boxes_module, "shares"),
 )

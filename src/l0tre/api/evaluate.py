@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from l0tre.api.certificates import keeper, refuse_uncertified
 from l0tre.api.inputs import Images, Labels, check_scale, describe_data, fitting_threads, load_inputs
 from l0tre.api.sinks import Sink, told
 from l0tre.api.steps import before_the_first_step, check_budget, last, recorded, stoppable
 from l0tre.defaults import ATTACK_QUERIES
 from l0tre.domain import Domain
-from l0tre.errors import warn
+from l0tre.errors import ConfigError, warn
 from l0tre.evaluation.accuracy import doubt
 from l0tre.evaluation.driver import drive
 from l0tre.evaluation.problem import GuaranteeWish, Settings, make_problem, spacing, start
@@ -43,6 +44,7 @@ def evaluate(
     device: str = "auto",
     time_budget: float | None = None,
     out: str | Path | None = None,
+    certificates: bool = False,
     stop: Callable[[], bool] = lambda: False,
     extra_config: Mapping[str, Any] | None = None,
     progress: bool | None = None,
@@ -72,6 +74,7 @@ def evaluate(
         device: Where to compute, if ``network`` is not loaded yet.
         time_budget: Seconds; ``None`` for no limit.
         out: A new folder for a run that survives a crash and can be resumed.
+        certificates: Keep the proof of every level in that folder, for :func:`l0tre.check_run`.
         stop: Asked in every step; a yes ends the evaluation behind that step, with what there is.
         extra_config: More entries for the stored configuration.
         progress: Whether to show a bar (extra ``notebook``); ``None`` in notebooks only, where the variable
@@ -105,6 +108,7 @@ def evaluate(
             device=device,
             time_budget=time_budget,
             out=out,
+            certificates=certificates,
             stop=stop,
             extra_config=extra_config,
             progress=progress,
@@ -133,6 +137,7 @@ def anytime(
     device: str = "auto",
     time_budget: float | None = None,
     out: str | Path | None = None,
+    certificates: bool = False,
     stop: Callable[[], bool] = lambda: False,
     extra_config: Mapping[str, Any] | None = None,
     progress: bool | None = None,
@@ -166,6 +171,7 @@ def anytime(
         device=device,
         time_budget=time_budget,
         out=out,
+        certificates=certificates,
         stop=stop,
         extra_config=extra_config,
         tuning=tuning,
@@ -183,6 +189,7 @@ def begin(
     device: str = "auto",
     time_budget: float | None = None,
     out: str | Path | None = None,
+    certificates: bool = False,
     stop: Callable[[], bool] = lambda: False,
     extra_config: Mapping[str, Any] | None = None,
     tell: Callable[[str], None] | None = None,
@@ -202,10 +209,18 @@ def begin(
             indices=data.indices,
             domain=domain,
             settings=settings,
-            extra_config={**describe_data(data), **(extra_config or {})},
+            extra_config={
+                **describe_data(data),
+                **({"certificates": True} if certificates else {}),
+                **(extra_config or {}),
+            },
             tuning=tuning,
             pulse=pulse,
         )
+    if certificates:
+        if out is None:
+            raise ConfigError("certificates are kept in a run folder: give `out`")
+        refuse_uncertified(problem)
     if data.labels is not None and (reason := doubt(len(problem.indices), len(data.images))):
         warn(reason)
     state = start(problem)
@@ -216,5 +231,6 @@ def begin(
         return with_threads(steps, fitting_threads(problem.network))
     inputs = Inputs(data.images, data.labels, data.indices, problem.domain)
     run = create_run(Path(out), inputs, state, excluded=problem.excluded, config=problem.config)
-    steps = drive(problem, state, recorder=run, time_budget=time_budget, stop=stoppable(stop, run.folder), tell=tell)
+    keep, ends = keeper(problem, Path(out)) if certificates else None, stoppable(stop, run.folder)
+    steps = drive(problem, state, recorder=run, time_budget=time_budget, stop=ends, on_evidence=keep, tell=tell)
     return recorded(with_threads(steps, fitting_threads(problem.network)), run, inputs, problem.network)

@@ -116,7 +116,7 @@ class Prover:
         """
         tables = self.memory // self.tuning.table_part
         instance = make_instance(self.plan, self.tree, self.domain, images, specification, t, tables)
-        search = CellSearch(replace(instance, pulse=pulse), self.domain, self.batcher, t, self.memory // 2)
+        search = CellSearch(replace(instance, pulse=pulse), self.domain, self.batcher, t, self.memory // 2, self.tuning)
         for row, proof in enumerate(proofs):
             if proof is None:
                 search.begin(row)
@@ -132,6 +132,7 @@ class Prover:
         proofs: Sequence[Proof | None],
         *,
         pulse: Callable[[], None] = lambda: None,
+        keeps: bool = False,
     ) -> BoxSearch:
         """Begin or go on with a level that :meth:`can_use_boxes`, by clusters.
 
@@ -141,6 +142,7 @@ class Prover:
             specification: Likewise.
             proofs: Likewise, none, ``boxed`` ones, or ones that have proved nothing yet.
             pulse: Likewise.
+            keeps: Whether steps carry the boxes that they proved.
 
         Returns:
             The search.
@@ -154,7 +156,7 @@ class Prover:
         else:
             forms = make_form_instance(self.forward, self.prefix, instance, self.memory // 2)
             bounder = FormBounder(forms, windowed)
-        search = BoxSearch(bounder, self.domain, self.batcher, t, self.tuning)
+        search = BoxSearch(bounder, self.domain, self.batcher, t, self.tuning, keeps=keeps)
         for row, proof in enumerate(proofs):
             if proof is None:
                 search.begin(row)

@@ -43,6 +43,10 @@ def evaluate(
     ],
     data: Annotated[str | None, typer.Argument(metavar="DATA", help=opt.DATA_HELP, show_default=False)] = None,
     out: Annotated[Path | None, typer.Option(help="A new folder for the run: it survives a crash.")] = None,
+    certificates: Annotated[
+        bool,
+        typer.Option("--certificates", help="With --out: keep the proof of every level, for l0tre check RUN."),
+    ] = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the run folder given instead of a model.")
     ] = False,
@@ -173,6 +177,7 @@ def evaluate(
                 domain=setup.domain,
                 time_budget=time_budget,
                 out=out,
+                certificates=certificates,
                 stop=stop,
                 extra_config={"command": shlex.join(["l0tre", *sys.argv[1:]])},
                 tell=tell,

@@ -229,10 +229,28 @@ def _reproduce(
 
 def _show(out: Path, summary: "Summary", output: opt.Output) -> None:
     """Print what a study says, and where it is."""
+    page = _page(out)
     if output.as_json:
         say(json.dumps(summary.facts, indent=1))
     elif not output.quiet:
         screen().print(Markdown(summary.brief))
         say(f"written: {out / 'summary.md'}, {out / 'summary.json'}, {len(summary.files) - 2} tables and figures")
+        if page:
+            say(f"report: {page}")
         if summary.left_out:
             say(f"figures were left out: {summary.left_out}; then add --figures-only to this command")
+
+
+def _page(out: Path) -> Path | None:
+    """Write a page of all runs side by side, if that is possible."""
+    from l0tre.store import DATABASE, read_snapshot
+
+    try:
+        from l0tre.report import runs_page, save_page
+
+        runs = {path.parent.relative_to(out).as_posix(): path.parent for path in sorted(out.rglob(DATABASE))}
+        if not runs:
+            return None
+        return save_page(runs_page({name: read_snapshot(run) for name, run in runs.items()}), out / "report.html")
+    except MissingExtraError:
+        return None

@@ -23,7 +23,7 @@ from l0tre.memory import parse_size
 from l0tre.model.network import Network
 from l0tre.names import Names
 
-__all__ = ["Setup", "make_settings", "parse_class", "parse_groups", "parse_shape", "prepare"]
+__all__ = ["Setup", "make_settings", "parse_class", "parse_groups", "parse_shape", "parse_size_or_none", "prepare"]
 
 
 @dataclass(frozen=True)
@@ -75,10 +75,15 @@ def prepare(model: str, data: str, choices: Choices, *, quiet: bool = True) -> S
             std=parse_numbers(choices.std, "--std"),
             weights=choices.weights,
         )
-    memory = 0 if choices.memory is None else parse_size(choices.memory)
+    memory = parse_size_or_none(choices.memory)
     domain = _domain(network, images, choices) if posed is None else _box(network, posed, choices)
     check_scale(images, domain)
     return Setup(network, images, domain, memory)
+
+
+def parse_size_or_none(text: str | None) -> int:
+    """A size in bytes; 0 where none was given."""
+    return 0 if text is None else parse_size(text)
 
 
 def _middle(posed: VnnlibProperty, shape: tuple[int, ...] | None, name: str) -> Dataset:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from l0tre.certify.proof_search import begin_search
 from l0tre.certify.prover import Prover, make_prover
+from l0tre.certify.regions.leaves import ClosedNodes
 from l0tre.evaluation.attack_steps import strengthen_again
 from l0tre.evaluation.forecast import Forecast
 from l0tre.evaluation.ledger import Ledger
@@ -22,7 +23,7 @@ def prove(ledger: Ledger, on_evidence: OnEvidence | None = None) -> Iterator[Non
 
     Args:
         ledger: The evaluation.
-        on_evidence: Told of every proved node, for a certificate.
+        on_evidence: Told of every proved level, for a certificate.
 
     Yields:
         After every recorded step.
@@ -46,7 +47,8 @@ def prove(ledger: Ledger, on_evidence: OnEvidence | None = None) -> Iterator[Non
         todo = [image for image in ledger.pending() if ledger.state.bounds[image].lower == t - 1]
         for image in todo:
             proof = ledger.state.proofs.get(image)
-            if proof is not None and not prover.can_go_on(proof, t):
+            lost = proof is not None and on_evidence is not None and proof.closed is None
+            if proof is not None and (lost or not prover.can_go_on(proof, t)):
                 ledger.forget(image)  # the level begins anew: that costs time, a wrong proof would cost more
         schedule = _Schedule(ledger, prover, Level(t, todo), boxed, on_evidence)
         kept = sum(ledger.state.proofs[image].share for image in todo if image in ledger.state.proofs)
@@ -106,8 +108,7 @@ class _Schedule:
         self.prover = prover
         self.level = level
         self.on_evidence = on_evidence
-        # A certificate lists nodes that each stand on their own; what boxes prove by sums does not.
-        self.can_use_boxes = on_evidence is None and prover.can_use_boxes(level.t)
+        self.can_use_boxes = prover.can_use_boxes(level.t)
         self.boxed = boxed
         self.handed: set[int] = set()  # from cells to boxes at this level
 
@@ -116,6 +117,8 @@ class _Schedule:
         proof, local = self.ledger.state.proofs.get(image), self.prover.local
         if not self.can_use_boxes:
             return False
+        if proof is not None and isinstance(proof.closed, ClosedNodes) and proof.proved:
+            return False  # a certificate is of nodes or of sets
         if proof is not None and proof.nodes:
             return proof.boxed  # cells split the root at once: where it is open behind them, they gave up
         # Single groups are boxes at once, and cheap.

@@ -96,6 +96,7 @@ class ImageBounds:
         seconds: Time spent on it.
         queries: Forward passes spent on it.
         attacked: Whether the attacks beyond the levels' own search are over.
+        checked: Whether ``l0tre check`` has proved the lower bound again, by other code; of stored runs only.
     """
 
     index: int
@@ -110,6 +111,7 @@ class ImageBounds:
     seconds: float = 0.0
     queries: int = 0
     attacked: bool = False
+    checked: bool = False
 
     @property
     def converged(self) -> bool:
@@ -135,6 +137,7 @@ class ImageBounds:
             "upper": self.upper,
             "converged": self.converged,
             "guarantee": self.guarantee,
+            "checked": self.checked,
             "seconds": round(self.seconds, 6),
             "queries": self.queries,
             "level": self.level,
@@ -337,6 +340,7 @@ class Snapshot(Shown):
                 "converged": self.converged,
                 "excluded": len(self.excluded),
                 "without_witness": self.without_witness,
+                "checked": sum(image.checked for image in self.images),
                 "unit": self.unit,
                 "finished": self.finished,
                 "seconds": round(self.seconds, 6),

@@ -8,15 +8,16 @@ from typing import Any
 from l0tre.evaluation.ledger import Ledger
 from l0tre.exhaustive.grid_search import GridSearch
 from l0tre.exhaustive.sampled import SampleSearch
-from l0tre.findings import Evidence, Findings, LevelSearch
+from l0tre.findings import Findings, LevelSearch
 from l0tre.halting import Halted
 
 __all__ = ["Level", "OnEvidence", "visit"]
 
 MOMENT = 1.5  # seconds that the smallest first step of a session may take when it should stop already
 
-# What is told of proved nodes: the level, the place of the image, the nodes.
-OnEvidence = Callable[[int, int, Evidence], None]
+# What is told of a proved level: ``t``, the place of the image, what its proof closed (``certify.proof``), ``None`` if
+# that was too much to be kept.
+OnEvidence = Callable[[int, int, object], None]
 
 
 @dataclass
@@ -61,7 +62,7 @@ def visit(
         block: Places of the images.
         patience: Seconds.
         closes: Whether the level is over for images that the search is done with.
-        on_evidence: Told of proved nodes.
+        on_evidence: Told of proved levels.
 
     Yields:
         After every recorded step; what is left is then kept.
@@ -78,9 +79,9 @@ def visit(
             ledger.offer(block[row], changed)
         for row, safe in found.decided.items():
             ledger.level_done(block[row], safe)
-        for evidence in found.evidence:
+        for row, closed in found.closed.items():  # before the level is recorded: what is recorded has its certificate
             if on_evidence is not None:
-                on_evidence(level.t, block[evidence.row], evidence)
+                on_evidence(level.t, block[row], closed)
         for row, queries in found.queries.items():
             ledger.spend([block[row]], 0.0, queries)
         settled = [row for row in search.rows() if ledger.is_done(block[row])]

@@ -143,7 +143,7 @@ def progress(snapshot: Snapshot) -> str:
     if snapshot.finished:
         return f"The search is complete up to {counted(largest, snapshot.unit)} changed together: {cost}."
     return (
-        f"The search stopped at level t = {snapshot.t} of {largest} ({cost}). The bounds hold; resuming improves them."
+        f"The search has come to level t = {snapshot.t} of {largest} ({cost}). The bounds hold; going on improves them."
     )
 
 
@@ -158,6 +158,11 @@ def remarks(snapshot: Snapshot) -> list[str]:
         found.append(
             f"{counted(snapshot.without_witness, 'image')} without a witness: each counts as {groups + 1:,} "
             f"(all {groups:,} {unit}s and one more) in the mean upper bound and in the estimate."
+        )
+    if checked := sum(image.checked for image in snapshot.images):
+        found.append(
+            f"{checked:,} of {counted(len(snapshot.images), 'image')} checked: their lower bounds were proved again "
+            "from certificates and their witnesses replayed, by other code (l0tre check)."
         )
     coarse = sum(image.blocked > 0 and image.guarantee == "lipschitz" for image in snapshot.images)
     if coarse:

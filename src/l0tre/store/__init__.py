@@ -1,5 +1,6 @@
 """Run folders: a SQLite database that survives a crash at any moment, the inputs, and exported files."""
 
+from l0tre.store.checked import CHECKED, read_checked
 from l0tre.store.connection import DATABASE
 from l0tre.store.levels import read_levels
 from l0tre.store.run import (
@@ -18,6 +19,7 @@ from l0tre.store.stopping import ask_stop, clear_stop, stop_asked
 from l0tre.store.timelines import Moment, read_timelines
 
 __all__ = [
+    "CHECKED",
     "DATABASE",
     "INPUTS",
     "Inputs",
@@ -28,6 +30,7 @@ __all__ = [
     "create_run",
     "export_run",
     "open_run",
+    "read_checked",
     "read_config",
     "read_inputs",
     "read_levels",

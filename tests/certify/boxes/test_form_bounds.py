@@ -14,7 +14,7 @@ from l0tre.certify.boxes.bounders import FormBounder
 from l0tre.certify.boxes.box_search import BoxSearch
 from l0tre.certify.boxes.form_bounds import FormInstance, form_bounds
 from l0tre.certify.boxes.joints import Joint, apart, find_joints
-from l0tre.certify.boxes.margin_errors import is_safe, margin_errors
+from l0tre.certify.boxes.margin_errors import proved
 from l0tre.certify.boxes.tail import make_tail
 from l0tre.certify.prover import make_prover
 from l0tre.certify.regions.nodes import BoxNodes, join
@@ -104,7 +104,7 @@ def test_all_ways_to_carry_give_the_same_bounds(name: str, t: int) -> None:
     # Rivals that are proved are carried back too if others of the same batch are not: what is proved stays the same.
     one_by_one = form_bounds(replace(forms, budget=1), nodes)[0]
     assert bool((one_by_one <= whole + 1e-6).all())
-    verdicts = [is_safe(search.instance, nodes.image, bounds, t).tolist() for bounds in (one_by_one, whole)]
+    verdicts = [proved(bounds).tolist() for bounds in (one_by_one, whole)]
     assert verdicts[0] == verdicts[1]
 
 
@@ -209,14 +209,6 @@ def test_steps_count_every_set_once(t: int) -> None:
     assert proved == search.total
 
 
-def test_bounds_pay_for_rounding_and_each_group_pays_more() -> None:
-    case = make_case(RECIPES["plain"], 0)
-    instance = search_of(case, 1).instance
-    one, two = (margin_errors(instance, torch.tensor([0]), t) for t in (1, 2))
-    assert torch.equal(one, 8 * instance.slack)
-    assert torch.equal(two, 12 * instance.slack)
-
-
 def test_the_way_back_costs_at_most_half_of_the_forms() -> None:
     case = make_case(RECIPES["two hidden"], 0)
     plan = search_of(case, 1).instance.plan
@@ -233,7 +225,7 @@ def test_boxes_that_share_an_end_are_not_mixed_up() -> None:
     kinds = [whole, replace(whole, high=middle), replace(whole, low=middle), replace(whole, high=whole.low)]
     together, _ = form_bounds(forms, join(kinds))
     alone = torch.cat([form_bounds(forms, kind)[0] for kind in kinds])
-    verdicts = [is_safe(search.instance, join(kinds).image, bounds, 2).tolist() for bounds in (together, alone)]
+    verdicts = [proved(bounds).tolist() for bounds in (together, alone)]
     assert verdicts[0] == verdicts[1]
     assert bool((together <= least_margins(search, case, join(kinds)) + 1e-9).all())
     assert bool((together[-12:] > together[:12] + 1e-6).any())

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from l0tre.certify.boxes.forward_forms import LARGEST, Forms, add, bend, known, ranges, select
+from l0tre.certify.boxes.forward_forms import Forms, Own, add, bend, ranges, rounded, select
 from l0tre.model.graph import Operation, run_operation
 from tests.certify.boxes.cases import directions, values_of
 from tests.certify.boxes.test_affine_forms import BENT, NAMES
@@ -36,6 +36,10 @@ def samples(forms: Forms, u: Tensor, generator: torch.Generator) -> Tensor:
     return centre + torch.cat([between, between[:2].sign()]) * forms.error[:, None]
 
 
+def exact(before: Tensor, after: Tensor) -> Own:
+    return Own(before, after, torch.zeros_like(before), torch.zeros_like(after))
+
+
 def check_holds(found: Forms, change: Tensor, u: Tensor) -> None:
     centre, error = values_of(found.linear, u), found.error[:, None]
     size = 1e-11 * (1 + centre.abs() + error)
@@ -51,18 +55,40 @@ def test_bent_forms_hold_at_every_point(operation: Operation, variables: int) ->
     u = directions(variables, generator)
     after = run_operation(operation, before)
     values = before[:, None] + samples(forms, u, generator)
-    check_holds(bend(operation, forms, before, after, 0.0), run_operation(operation, values) - after[:, None], u)
+    check_holds(bend(operation, forms, exact(before, after)), run_operation(operation, values) - after[:, None], u)
 
 
 def test_the_lines_of_a_relu_lie_as_close_as_they_can() -> None:
     """From -1 to 3 the chord has slope 3/4, and its parallel through zero is 3/4 below: half of it is the error."""
     forms = Forms(torch.tensor([[[1.0], [2.0]]], dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64))
     zero = torch.zeros(1, 1, dtype=torch.float64)
-    found = bend(BENT[0], forms, zero, zero, 0.0)
-    assert found.linear[0, :, 0].tolist() == [0.75 + 0.375, 1.5]
-    assert found.error.item() == 0.375
-    wider = bend(BENT[0], forms, zero, zero, 1.0)  # from -2 to 4
-    assert wider.error.item() == pytest.approx(2 / 3)
+    found = bend(BENT[0], forms, exact(zero, zero))
+    assert found.linear[0, :, 0].tolist() == pytest.approx([0.75 + 0.375, 1.5])
+    assert found.error.item() == pytest.approx(0.375)
+    wider = bend(BENT[0], forms, Own(zero, zero, zero + 1.0, zero))  # from -2 to 4, and 2/3 of what is off
+    assert wider.error.item() == pytest.approx(2 / 3 + 2 / 3)
+
+
+def test_where_errors_are_large_a_constant_encloses_a_relu() -> None:
+    """From -9 to 1 by error alone: a line would carry on a tenth of 5, the constant 1/2 is off by 1/2."""
+    forms = Forms(torch.tensor([[[-4.0], [0.0]]], dtype=torch.float64), torch.full((1, 1), 5.0, dtype=torch.float64))
+    zero = torch.zeros(1, 1, dtype=torch.float64)
+    found = bend(BENT[0], forms, exact(zero, zero))
+    assert found.linear[0, :, 0].tolist() == pytest.approx([0.5, 0.0])
+    assert found.error.item() == pytest.approx(0.5)
+
+
+def test_own_values_that_are_off_are_paid_for() -> None:
+    """A neuron on its line passes on what its own value is off by, before and after."""
+    forms = Forms(torch.tensor([[[0.0], [0.5]]], dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64))
+    three = torch.full((1, 1), 3.0, dtype=torch.float64)
+    found = bend(BENT[0], forms, Own(three, three, three / 30, three / 300))
+    assert found.error.item() == pytest.approx(0.11)
+
+
+def test_sums_of_products_pay_by_their_sizes() -> None:
+    forms = Forms(torch.tensor([[-2.0, 3.0]]).double(), torch.tensor([5.0]).double())
+    assert rounded(forms, 2.0**-10).tolist() == [5.0 + 10 * 2.0**-10]
 
 
 @pytest.mark.parametrize("operation", BENT, ids=NAMES)
@@ -71,7 +97,8 @@ def test_what_is_no_number_stays_none(operation: Operation) -> None:
     linear = torch.ones(4, 2, 1, dtype=torch.float64)
     error = torch.tensor([[0.0], [math.nan], [math.inf], [0.0]], dtype=torch.float64)
     linear[3, 1] = math.nan
-    low, high = ranges(bend(operation, Forms(linear, error), zero, run_operation(operation, zero), 0.0), zero, 0.0)
+    found = bend(operation, Forms(linear, error), exact(zero, run_operation(operation, zero)))
+    low, high = ranges(found, zero, zero)
     assert torch.isfinite(low).flatten().tolist() == [True, False, False, False]
     assert torch.isfinite(high).flatten().tolist() == [True, False, False, False]
 
@@ -87,19 +114,20 @@ def test_pooled_forms_hold_at_every_point(attributes: dict[str, tuple[int, int]]
     u = directions(2, generator)
     values = before[:, None] + samples(forms, u, generator)
     change = run_operation(operation, values.flatten(0, 2)).view(*values.shape[:3], *operation.shape)
-    found = select(operation, forms, before, after, 0.0)
+    found = select(operation, forms, exact(before, after))
     check_holds(found, change - after[:, None], u)
     # Where one input is the largest for certain, it is handed on as it is.
     apart = Forms(forms.linear * 1e-9, forms.error * 1e-9)
-    assert float(select(operation, apart, before, after, 0.0).error.median()) < 1e-8
+    assert float(select(operation, apart, exact(before, after)).error.median()) < 1e-8
 
 
 def test_a_pool_pays_for_rounding() -> None:
     before = torch.tensor([[[[1.0, 1.0], [1.0, 1.0]]]], dtype=torch.float64)
     operation = Operation("max_pool", (0,), (1, 1, 1), attributes=POOLS[0])
     forms = Forms(torch.zeros(1, 2, 1, 2, 2, dtype=torch.float64), torch.zeros(1, 1, 2, 2, dtype=torch.float64))
-    found = select(operation, forms, before, before.amax((2, 3), keepdim=True), 0.25)
-    assert found.error.item() >= 0.25
+    after = before.amax((2, 3), keepdim=True)
+    found = select(operation, forms, Own(before, after, before / 4, after / 8))
+    assert found.error.item() >= 0.375
 
 
 def test_no_number_under_a_pool_is_none_behind_it() -> None:
@@ -110,7 +138,8 @@ def test_no_number_under_a_pool_is_none_behind_it() -> None:
             error = torch.zeros(1, 1, 2, 2, dtype=torch.float64)
             error.view(-1)[place] = bad
             forms = Forms(torch.zeros(1, 2, 1, 2, 2, dtype=torch.float64), error)
-            assert not bool(torch.isfinite(select(operation, forms, before, before[..., :1, :1], 0.0).error).any())
+            found = select(operation, forms, exact(before, before[..., :1, :1]))
+            assert not bool(torch.isfinite(found.error).any())
 
 
 def test_sums_of_forms_keep_variables_apart() -> None:
@@ -118,13 +147,5 @@ def test_sums_of_forms_keep_variables_apart() -> None:
     second = Forms(torch.tensor([[10.0, 3.0, 4.0]]).double(), torch.tensor([0.25]).double())
     both = add([first, second])
     assert both.linear.tolist() == [[11.0, 2.0, 3.0, 4.0]]
-    assert both.error.tolist() == [0.75]
-
-
-def test_forms_far_larger_than_values_are_not_known() -> None:
-    """What rounding can do is reckoned from the values' sizes."""
-    limit = LARGEST * 2 * 3.0
-    linear = torch.tensor([[limit / 2, limit / 4], [limit / 2, limit], [math.nan, 0.0]], dtype=torch.float64)
-    error = torch.full((3,), limit / 4, dtype=torch.float64)
-    found = known(Forms(linear, error), torch.tensor(3.0, dtype=torch.float64), 1)
-    assert found.error.tolist() == [limit / 4, math.inf, math.inf]
+    assert both.error.tolist() == pytest.approx([0.75])
+    assert both.error.item() >= 0.75 + 11.75 * 2.0**-53

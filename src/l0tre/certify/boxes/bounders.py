@@ -10,7 +10,7 @@ from torch import Tensor
 from l0tre.certify.boxes.box_bounds import lower_bounds
 from l0tre.certify.boxes.first_pass import disjoint_by_ranges, first_pass, joined, split_pairs
 from l0tre.certify.boxes.form_bounds import FormInstance, form_bounds
-from l0tre.certify.boxes.margin_errors import is_safe
+from l0tre.certify.boxes.margin_errors import margin_errors, proved
 from l0tre.certify.boxes.range_parts import Found, full_boxes, halved
 from l0tre.certify.boxes.windowed import Windowed
 from l0tre.certify.regions.nodes import BoxNodes, join
@@ -42,6 +42,8 @@ class Bounder(Protocol):
 
     def bound(self, nodes: BoxNodes) -> tuple[Tensor, Tensor]:
         """Lower bounds of the margins ``[nodes, rivals]``, and the coefficients of linear ones by each value's ``u``.
+
+        What rounding can cause is taken off.
 
         Coefficients are ``[nodes, rivals, t * width]``, ``u`` from -1 to 1.
         """
@@ -82,7 +84,7 @@ class WindowBounder:
     def bound(self, nodes: BoxNodes) -> tuple[Tensor, Tensor]:
         """See :class:`Bounder`."""
         bounds, forms = lower_bounds(self.windowed, nodes)
-        return bounds, forms[..., 1:]
+        return bounds - margin_errors(self.instance, nodes.image, nodes.cells.shape[1]), forms[..., 1:]
 
     def smaller(self) -> "WindowBounder":
         """See :class:`Bounder`."""
@@ -159,7 +161,7 @@ class FormBounder:
         while times + values <= 2 * values and len(whole) * 2 ** (times + values) <= MOST:
             parts = halved(sample, times)
             tried += len(parts)
-            safe = is_safe(self.instance, parts.image, self.bound(parts)[0], t)
+            safe = proved(self.bound(parts)[0])
             if float(safe.double().mean()) >= WORTH:
                 break
             times += values

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from l0tre.certify.boxes.bounders import Bounder
-from l0tre.certify.boxes.margin_errors import is_safe
+from l0tre.certify.boxes.margin_errors import proved
 from l0tre.certify.cells.cell_search import NARROWEST, Step
+from l0tre.certify.regions.leaves import leaves_of
 from l0tre.certify.regions.nodes import BoxNodes, CellNodes, Nodes, root, shares, split_boxes
 from l0tre.certify.regions.stack import kept, take, without
 from l0tre.certify.relax.instance import Instance
@@ -28,16 +29,27 @@ class BoxSearch:
     """The search for the images of one instance at one level ``t``, used as ``certify.search.CellSearch`` is."""
 
     def __init__(
-        self, bounder: Bounder, domain: Domain, batcher: Batcher, t: int, tuning: Tuning = DEFAULT_TUNING
+        self,
+        bounder: Bounder,
+        domain: Domain,
+        batcher: Batcher,
+        t: int,
+        tuning: Tuning = DEFAULT_TUNING,
+        *,
+        keeps: bool = False,
     ) -> None:
+        """See the class; ``keeps`` says whether steps carry the boxes that they proved."""
         self.bounder = bounder
         self.batcher = batcher
         self.t = t
         self.tuning = tuning
         self.total = math.comb(domain.groups, t)
-        self.widths = torch.nn.functional.pad(
-            (domain.high - domain.low).double().to(bounder.instance.images.device), (0, 1), value=1.0
-        )
+        self.keeps = keeps
+        device = bounder.instance.images.device
+        low, high = (end.double().to(device) for end in (domain.low, domain.high))
+        self.widths = torch.nn.functional.pad(high - low, (0, 1), value=1.0)
+        self.lengths = torch.nn.functional.pad(high - low, (0, 1))
+        self.starts = torch.nn.functional.pad(low, (0, 1))
         # Many, since those of one arrangement go together: a GPU would wait for the many small steps of a few.
         self.batch = min(tuning.boxes.on(bounder.instance.images.device), bounder.fits(t))
         self.fresh: list[int] = []
@@ -122,15 +134,15 @@ class BoxSearch:
         self.fresh = self.fresh[most:]
         if len(found.left):
             self.boxes.append(found.left)
-        for image, proved, bounded in zip(chosen, found.proved, found.bounded, strict=True):
-            result.add(image, bounded, proved)
+        for image, share, bounded in zip(chosen, found.proved, found.bounded, strict=True):
+            result.add(image, bounded, share)
 
     def _bound(self, result: "_Tally") -> None:
         last = [self.boxes.pop()]  # boxes of one batch alone: those of one arrangement are bounded together
         nodes = take(last, self.batch)
         self.boxes += last
         bounds, coefficients = self.bounder.bound(nodes)
-        safe = is_safe(self.instance, nodes.image, bounds, self.t)
+        safe = proved(bounds)
         failed = (~safe).nonzero()[:, 0]
         left = nodes.pick(failed)
         ties: set[int] = set()
@@ -140,15 +152,18 @@ class BoxSearch:
             self._try_corners(result, left, slopes, worst)
             left, ties = self._halve(left)
         done = nodes.pick(safe)
+        if self.keeps and len(done):
+            instance = self.instance
+            result.keep(*leaves_of(instance.tree, instance.members, self.lengths, self.starts, done))
         counts = nodes.image.bincount(minlength=len(self.instance.images)).tolist()
-        proved = shares(self.instance.tree, done) if len(done) else {}
+        counted = shares(self.instance.tree, done) if len(done) else {}
         if len(left):
             self.boxes.append(left)
         # Only now, when nothing can fail any more: what is entered must not be bounded again.
         result.ties |= ties
         for image, count in enumerate(counts):
             if count:
-                result.add(image, count, proved.get(image, Fraction(0)))
+                result.add(image, count, counted.get(image, Fraction(0)))
 
     def _try_corners(self, result: "_Tally", nodes: BoxNodes, slopes: Tensor, worst: Tensor) -> None:
         """Run the worst corners of the worst boxes through the network itself."""
@@ -182,10 +197,19 @@ class _Tally:
         self.shares: dict[int, Fraction] = {}
         self.ties: set[int] = set()
         self.best: dict[int, tuple[float, Tensor]] = {}
+        self.leaves: dict[int, list[Tensor]] = {}
 
     def add(self, image: int, nodes: int, proved: Fraction) -> None:
         self.nodes[image] = self.nodes.get(image, 0) + nodes
         self.shares[image] = self.shares.get(image, Fraction(0)) + proved
+
+    def keep(self, image: Tensor, leaves: Tensor) -> None:
+        """Keep proved boxes, on the CPU."""
+        order = image.argsort(stable=True)
+        numbers, counts = image.unique(return_counts=True)
+        parts = leaves[:, order].cpu().split(counts.tolist(), 1)
+        for number, part in zip(numbers.tolist(), parts, strict=True):
+            self.leaves.setdefault(number, []).append(part)
 
     def offer(self, image: Tensor, margin: Tensor, inputs: Tensor) -> None:
         """Keep the input with the smallest margin below zero for each image."""
@@ -200,4 +224,5 @@ class _Tally:
         none = root(0, 1, device).pick(slice(0, 0))
         candidates = {image: changed for image, (_, changed) in self.best.items()}
         bounds = self.instance.images.new_zeros(0)
-        return Step(none, bounds, self.nodes, self.shares, frozenset(self.ties), candidates)
+        leaves = {image: torch.cat(parts, 1) for image, parts in self.leaves.items()}
+        return Step(none, bounds, self.nodes, self.shares, frozenset(self.ties), candidates, leaves)

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from l0tre.certify.boxes.forward_forms import Forms, Forward, add, carry, item_bytes
 from l0tre.certify.boxes.joints import Joint, apart, extents, find_joints
-from l0tre.certify.boxes.tail import Tail, lower_margins, make_tail, products
+from l0tre.certify.boxes.rounding import ELEMENT, drifts
+from l0tre.certify.boxes.tail import MarginErrors, Tail, lower_margins, make_margin_errors, make_tail, products
 from l0tre.certify.boxes.window_forms import Items, LocalNetwork, spread, stages
 from l0tre.certify.regions.nodes import BoxNodes
 from l0tre.certify.relax.instance import Instance
@@ -33,6 +34,8 @@ class FormInstance:
         windows: Its first layers, where pixels alone are carried in windows; none if groups are not pixels.
         instance: The images.
         extents: Where each slot's group lies, see ``joints.extents``.
+        drift: How far the images' own values are off, see ``rounding.drifts``.
+        errors: What that can do to margins.
         budget: Bytes for what is carried together.
     """
 
@@ -42,6 +45,8 @@ class FormInstance:
     windows: LocalNetwork | None
     instance: Instance
     extents: Tensor
+    drift: dict[int, Tensor]
+    errors: MarginErrors
     budget: int
 
 
@@ -49,11 +54,15 @@ def make_form_instance(forward: Forward, windows: LocalNetwork | None, instance:
     """Prepare images."""
     tail = make_tail(forward.plan, instance.rows.shape[1])
     joints = find_joints(forward.plan, tail.start)  # forms are wanted there, so they are added there at the latest
-    return FormInstance(forward, joints, tail, windows, instance, extents(instance), budget)
+    drift = drifts(forward.plan, instance.images, instance.base)
+    errors = make_margin_errors(forward, instance, tail, drift)
+    return FormInstance(forward, joints, tail, windows, instance, extents(instance), drift, errors, budget)
 
 
 def form_bounds(forms: FormInstance, nodes: BoxNodes) -> tuple[Tensor, Tensor]:
     """Lower bounds of the margins ``[nodes, rivals]``, and the coefficients of linear ones that give them.
+
+    What rounding can cause is taken off already.
 
     Args:
         forms: Network and images.
@@ -62,7 +71,7 @@ def form_bounds(forms: FormInstance, nodes: BoxNodes) -> tuple[Tensor, Tensor]:
     Returns:
         The bounds, and float64 ``[nodes, rivals, t * width]``, coefficients of each value's ``u`` from -1 to 1.
     """
-    rivals, t = forms.instance.rows.shape[1], nodes.cells.shape[1]
+    rivals = forms.instance.rows.shape[1]
     # What no way reaches must not look proved.
     bounds = forms.instance.images.new_full((len(nodes), rivals), math.nan)
     slopes = bounds.new_zeros(len(nodes), rivals, nodes.low[0].numel() if len(nodes) else 0)
@@ -70,10 +79,12 @@ def form_bounds(forms: FormInstance, nodes: BoxNodes) -> tuple[Tensor, Tensor]:
         size = item_bytes(forms.forward, 1 + nodes.low[0].numel(), way.place, forms.tail.end)
         for part in rows.split(max(1, forms.budget // size)):
             chosen = nodes.pick(part)
-            together = _together(forms, way, chosen, t)
-            values = carry(forms.forward, forms.instance, chosen.image, way.place, together, forms.tail.needed, t)
+            together = _together(forms, way, chosen)
+            values = carry(
+                forms.forward, forms.instance, forms.drift, chosen.image, way.place, together, forms.tail.needed
+            )
             bounds[part], slopes[part] = lower_margins(
-                forms.forward, forms.instance, forms.tail, chosen.image, values, t
+                forms.forward, forms.instance, forms.tail, forms.drift, forms.errors, chosen.image, values
             )
     return bounds, slopes
 
@@ -130,13 +141,13 @@ def _way(forms: FormInstance, joint: Joint, sight: tuple[int, int] | None, t: in
     return _Sum(joint.place) if alone < together else _Cluster(windows.plan.cut, sight)
 
 
-def _together(forms: FormInstance, way: _Way, nodes: BoxNodes, t: int) -> Forms:
+def _together(forms: FormInstance, way: _Way, nodes: BoxNodes) -> Forms:
     """The forms of nodes where they go on as whole maps."""
     if isinstance(way, _Cluster):
         assert forms.windows is not None
-        return _in_windows(forms.windows, forms.instance, nodes, way.place, way.extent)
+        return _in_windows(forms, forms.windows, nodes, way.place, way.extent)
     alone, where = _distinct(nodes)
-    single = [_alone(forms, way.place, part, t) for part in _singles(forms, way.place, alone)]
+    single = [_alone(forms, way.place, part) for part in _singles(forms, way.place, alone)]
     table = Forms(torch.cat([part.linear for part in single]), torch.cat([part.error for part in single]))
     return add([table.pick(where[:, place]) for place in range(nodes.cells.shape[1])])
 
@@ -148,23 +159,26 @@ def _singles(forms: FormInstance, place: int, nodes: BoxNodes) -> Iterator[BoxNo
         yield nodes.pick(slice(start, start + most))
 
 
-def _alone(forms: FormInstance, end: int, nodes: BoxNodes, t: int) -> Forms:
+def _alone(forms: FormInstance, end: int, nodes: BoxNodes) -> Forms:
     """Single groups, carried from the input to a position."""
     windows = forms.windows
     if windows is not None and end:
         place = max(place for place in windows.plan.joints if place <= end)
-        found = _in_windows(windows, forms.instance, nodes, place, (1, 1))
-        return carry(forms.forward, forms.instance, nodes.image, place, found, {end}, t)[end]
+        found = _in_windows(forms, windows, nodes, place, (1, 1))
+        return carry(forms.forward, forms.instance, forms.drift, nodes.image, place, found, {end})[end]
     seeds = _seeds(forms.instance, nodes)
-    return carry(forms.forward, forms.instance, nodes.image, 0, seeds, {end}, t)[end]
+    return carry(forms.forward, forms.instance, forms.drift, nodes.image, 0, seeds, {end})[end]
 
 
-def _in_windows(local: LocalNetwork, instance: Instance, nodes: BoxNodes, place: int, extent: tuple[int, int]) -> Forms:
+def _in_windows(
+    forms: FormInstance, local: LocalNetwork, nodes: BoxNodes, place: int, extent: tuple[int, int]
+) -> Forms:
     """Pixels that lie within so many rows and columns, carried to a position in the windows that they reach together.
 
     Returns:
         The forms of whole maps there.
     """
+    instance = forms.instance
     items = Items(nodes.image, instance.members[nodes.cells - instance.tree.slots], nodes.low, nodes.high)
     _, height, width = local.plan.graph.input_shape
     plane, stride = items.members[:, :, 0] % (height * width), local.plan.stride
@@ -176,7 +190,7 @@ def _in_windows(local: LocalNetwork, instance: Instance, nodes: BoxNodes, place:
     for which in phase.unique().tolist():
         instance.pulse()
         rows = (phase == which).nonzero()[:, 0]
-        site, values = stages(local, instance, items.pick(rows), upto=place, parallel=True, extent=extent)
+        site, values = stages(local, instance, items.pick(rows), upto=place, drift=forms.drift, extent=extent)
         whole = spread(site, place, values[place])
         linear[rows], error[rows] = whole.centre, whole.radius[:, 0]
     return Forms(linear, error)
@@ -211,4 +225,6 @@ def _seeds(instance: Instance, nodes: BoxNodes) -> Forms:
     linear[:, 0].scatter_(1, members, torch.where(real, (low + high) / 2 - own, 0.0))
     linear[:, 1:].scatter_(2, members[:, :, None], torch.where(real, (high - low) / 2, 0.0)[:, :, None])
     linear = linear[:, :, :-1].reshape(count, 1 + width, *instance.plan.graph.input_shape)
-    return Forms(linear, torch.zeros_like(linear[:, 0]))
+    sizes = torch.where(real, low.abs() + high.abs() + own.abs(), 0.0)
+    error = instance.images.new_zeros(count, instance.values + 1).scatter_(1, members, ELEMENT * sizes)
+    return Forms(linear, error[:, :-1].reshape(count, *instance.plan.graph.input_shape))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from l0tre.certify.boxes.margin_errors import ERRORS
+from l0tre.certify.boxes.rounding import ELEMENT, TINY, sum_unit
 from l0tre.certify.relax.instance import Instance
 from l0tre.certify.relax.interval import Interval
 from l0tre.certify.relax.plan import Plan
@@ -22,11 +22,19 @@ from l0tre.model.graph import Operation, run_operation
 from l0tre.model.operations import KINDS
 from l0tre.model.operations.kind import Selection
 
-__all__ = ["Forms", "Forward", "add", "bend", "carry", "item_bytes", "known", "make_forward", "ranges", "select"]
-
-# Forms may be larger than the values that they enclose: up to so many times what the plan reckons with, for each group
-# and one more. A box with larger ones is not proved.
-LARGEST = 8.0
+__all__ = [
+    "Forms",
+    "Forward",
+    "Own",
+    "add",
+    "bend",
+    "carry",
+    "item_bytes",
+    "make_forward",
+    "ranges",
+    "rounded",
+    "select",
+]
 
 
 @dataclass(frozen=True)
@@ -59,6 +67,7 @@ class Forward:
         plain: Its operations on differences, without constants.
         positive: Its operations with the absolute values of their weights.
         last_use: The last operation that reads each one.
+        units: What rounding adds to a linear operation's outputs, see ``rounding.sum_unit``; 0 for any other.
         pace: Seconds that the last first pass of each level took for an image.
     """
 
@@ -66,6 +75,7 @@ class Forward:
     plain: tuple[Operation, ...]
     positive: tuple[Operation, ...]
     last_use: tuple[int, ...]
+    units: tuple[float, ...]
     pace: dict[int, float] = field(default_factory=dict, repr=False)
 
 
@@ -77,96 +87,142 @@ def make_forward(plan: Plan) -> Forward:
         tuple(plain(operation) for operation in operations),
         tuple(absolute(operation) for operation in operations),
         plan.graph.last_use(),
+        tuple(
+            0.0 if not place or is_nonlinear(operation) else sum_unit(plan, place)
+            for place, operation in enumerate(operations)
+        ),
     )
 
 
 def add(parts: Sequence[Forms]) -> Forms:
     """The sum of forms of different variables, in order."""
-    constant = torch.stack([part.linear[:, 0] for part in parts]).sum(0)[:, None]
-    linear = torch.cat([constant, *(part.linear[:, 1:] for part in parts)], 1)
-    return Forms(linear, torch.stack([part.error for part in parts]).sum(0))
+    constants = torch.stack([part.linear[:, 0] for part in parts])
+    linear = torch.cat([constants.sum(0)[:, None], *(part.linear[:, 1:] for part in parts)], 1)
+    error = torch.stack([part.error for part in parts]).sum(0)
+    return Forms(linear, error + ELEMENT * (error + constants.abs().sum(0)))
 
 
-def ranges(forms: Forms, before: Tensor, slack: Tensor | float) -> Interval:
-    """Smallest and largest values ``[batch, *shape]``.
+@dataclass(frozen=True)
+class Own:
+    """The image's own values around an operation that is not linear, ``[batch, *shape]`` each.
+
+    Attributes:
+        before: Its inputs, as computed.
+        after: Its outputs, as computed.
+        before_off: How far its inputs can be from the true ones, see ``rounding.drifts``.
+        after_off: How far its outputs can be.
+    """
+
+    before: Tensor
+    after: Tensor
+    before_off: Tensor
+    after_off: Tensor
+
+
+def rounded(forms: Forms, unit: float) -> Tensor:
+    """The error of forms with what a linear operation's sums can be off by: its absolute weights carry both on."""
+    return forms.error + unit * (forms.linear.abs().sum(1) + forms.error)
+
+
+def ranges(forms: Forms, before: Tensor, off: Tensor) -> Interval:
+    """Smallest and largest values ``[batch, *shape]``, rounding included.
 
     Args:
         forms: Differences.
-        before: The image's own values ``[batch, *shape]``.
-        slack: The largest error that rounding can cause.
+        before: The image's own values ``[batch, *shape]``, finite.
+        off: How far they can be from the true ones.
     """
-    centre, radius = before + forms.linear[:, 0], forms.radius() + slack
+    centre, radius = before + forms.linear[:, 0], forms.radius() + off
+    radius = radius + ELEMENT * (before.abs() + forms.linear[:, 0].abs() + radius)
     return centre - radius, centre + radius
 
 
-def bend(operation: Operation, forms: Forms, before: Tensor, after: Tensor, slack: Tensor | float) -> Forms:
+def bend(operation: Operation, forms: Forms, own: Own) -> Forms:
     """Go through an elementwise operation, between two parallel lines.
 
     Args:
         operation: One that ``supported.curve_bounds`` knows.
         forms: Its input.
-        before: The image's own inputs ``[batch, *shape]``.
-        after: The image's own outputs.
-        slack: The largest error that rounding can cause in the inputs.
+        own: The image's own values.
 
     Returns:
         Its output.
     """
     curve = curve_bounds(operation)
     assert curve is not None
-    slope, below, above = curve.parallel(operation, *ranges(forms, before, slack))
+    low, high = ranges(forms, own.before, own.before_off)
+    slope, below, above = curve.parallel(operation, low, high)
+    gap, steep = (above - below) / 2, slope.abs()
+    # Where errors are large, a constant encloses the curve more closely than any line: they need not be carried on.
+    least, most = curve.interval(operation, low, high)
+    flat = ((most - least) / 2 < gap + forms.error * steep) & torch.isfinite(forms.error)
+    slope, steep = slope.masked_fill(flat, 0.0), steep.masked_fill(flat, 0.0)
+    middle, gap = torch.where(flat, (least + most) / 2, (below + above) / 2), torch.where(flat, (most - least) / 2, gap)
     linear = forms.linear * slope[:, None]
-    linear[:, 0] += slope * before + (below + above) / 2 - after
-    return Forms(linear, forms.error * slope.abs() + (above - below) / 2)
+    linear[:, 0] += slope * own.before + middle - own.after
+    furthest = torch.maximum(low.abs(), high.abs())
+    sizes = curve.magnitude(operation, furthest) + steep * furthest + own.after.abs()
+    error = (forms.error + own.before_off) * steep + gap + own.after_off + ELEMENT * sizes
+    return Forms(linear, error + ELEMENT * (error + linear[:, 0].abs()))
 
 
-def select(operation: Operation, forms: Forms, before: Tensor, after: Tensor, slack: Tensor | float) -> Forms:
+def select(operation: Operation, forms: Forms, own: Own) -> Forms:
     """Go through a max pool: the form of the input that is the largest for the most part, and what others exceed it by.
 
     Args:
         operation: One whose outputs are one of their inputs each.
         forms: See :func:`bend`.
-        before: Likewise, ``[batch, C, H, W]``.
-        after: Likewise.
-        slack: Likewise.
+        own: Likewise, of maps; inputs outside of a map are minus infinity.
     """
     kind = KINDS[operation.kind]
     assert isinstance(kind, Selection)
-    places = kind.places(operation, before.shape[2], before.shape[3], before.device)
+    places = kind.places(operation, own.before.shape[2], own.before.shape[3], own.before.device)
     missing, index = places < 0, places.clamp(min=0)
 
     def tiles(maps: Tensor) -> Tensor:
         return maps.flatten(-2)[..., index]  # [..., kernel, outputs]
 
-    centre, slopes = tiles(before + forms.linear[:, 0]), tiles(forms.linear[:, 1:])
-    error = tiles(forms.error + slack)
+    shift, inner = forms.linear[:, 0], own.before.masked_fill(own.before.isinf(), 0.0).abs()
+    centre, slopes = tiles(own.before + shift), tiles(forms.linear[:, 1:])
+    error = forms.error + own.before_off
+    error = tiles(error + ELEMENT * (inner + shift.abs() + forms.linear[:, 1:].abs().sum(1) + error))
     lowest = (centre - slopes.abs().sum(1) - error).masked_fill_(missing, -math.inf)
     best = lowest.argmax(2, keepdim=True)
-    own, spread = centre.gather(2, best), error.gather(2, best)
+    chosen, spread = centre.gather(2, best), error.gather(2, best)
     own_slopes = slopes.gather(3, best[:, None].expand(-1, slopes.shape[1], -1, -1, -1))
-    over = (centre - own) + (slopes - own_slopes).abs_().sum(1) + error
+    over = (centre - chosen) + (slopes - own_slopes).abs_().sum(1) + error
     over = over.masked_fill_(missing, -math.inf).scatter_(2, best, spread).amax(2)
     spread = spread[:, :, 0]
     shape = forms.linear.shape[:2]
-    constant = own[:, :, 0] - after.flatten(2) + (over - spread) / 2
+    constant = chosen[:, :, 0] - own.after.flatten(2) + (over - spread) / 2
+    error = (over + spread) / 2 + own.after_off.flatten(2)
+    error = error + ELEMENT * (
+        error + constant.abs() + own.after.flatten(2).abs() + own_slopes[:, :, :, 0].abs().sum(1)
+    )
     linear = torch.cat([constant[:, None], own_slopes[:, :, :, 0]], 1)
     size = operation.shape
-    return Forms(linear.reshape(*shape, *size), ((over + spread) / 2).reshape(shape[0], *size))
+    return Forms(linear.reshape(*shape, *size), error.reshape(shape[0], *size))
 
 
 def carry(
-    forward: Forward, instance: Instance, image: Tensor, start: int, forms: Forms, keep: Set[int], t: int
+    forward: Forward,
+    instance: Instance,
+    drift: Mapping[int, Tensor],
+    image: Tensor,
+    start: int,
+    forms: Forms,
+    keep: Set[int],
 ) -> dict[int, Forms]:
     """Carry forms from one operation to others behind it.
 
     Args:
         forward: The network.
         instance: The images.
+        drift: How far their own values are off, see ``rounding.drifts``.
         image: int64 ``[batch]``, the image of each entry.
         start: Where the forms are known; the only connection between what is before and behind it.
         forms: There.
         keep: Operations whose forms are wanted.
-        t: Number of groups that change together.
 
     Returns:
         The forms by operation.
@@ -181,11 +237,12 @@ def carry(
         if len(sources) < len(operation.inputs):
             continue  # it does not lie behind
         values[place] = (
-            _through(forward, instance, image, place, sources[0], t)
+            _through(instance, drift, image, place, sources[0])
             if is_nonlinear(operation)
             else Forms(
                 _run(forward.plain[place], [part.linear.flatten(0, 1) for part in sources], sources[0].linear),
-                run_operation(forward.positive[place], *(part.error for part in sources)),
+                run_operation(forward.positive[place], *(rounded(part, forward.units[place]) for part in sources))
+                + TINY,
             )
         )
         if place in keep:
@@ -202,30 +259,12 @@ def _run(operation: Operation, inputs: Sequence[Tensor], like: Tensor) -> Tensor
     return result.view(*like.shape[:2], *result.shape[1:])
 
 
-def _through(forward: Forward, instance: Instance, image: Tensor, place: int, forms: Forms, t: int) -> Forms:
+def _through(instance: Instance, drift: Mapping[int, Tensor], image: Tensor, place: int, forms: Forms) -> Forms:
     """One operation that is not linear."""
-    plan = forward.plan
-    operation = plan.graph.operations[place]
-    source = operation.inputs[0]
-    before, after = instance.base[source][image], instance.base[place][image]
-    slack = ERRORS * (t + 1) * plan.slack[source]
-    enclose = bend if curve_bounds(operation) is not None else select
-    return known(enclose(operation, forms, before, after, slack), plan.magnitudes[place], t)
-
-
-def known(forms: Forms, magnitudes: Tensor, t: int) -> Forms:
-    """Forms whose rounding errors are known: those are reckoned from the sizes of values.
-
-    Args:
-        forms: Any.
-        magnitudes: See ``Plan.magnitudes``, broadcast against the forms' errors.
-        t: Number of groups that change together.
-
-    Returns:
-        The same, with an error without an end where they are too large, or no number.
-    """
-    within = forms.linear[:, 0].abs() + forms.radius() <= LARGEST * (t + 1) * magnitudes
-    return Forms(forms.linear, torch.where(within, forms.error, math.inf))
+    operation = instance.plan.graph.operations[place]
+    source, base = operation.inputs[0], instance.base
+    own = Own(base[source][image], base[place][image], drift[source][image], drift[place][image])
+    return (bend if curve_bounds(operation) is not None else select)(operation, forms, own)
 
 
 def item_bytes(forward: Forward, columns: int, first: int, last: int) -> int:

@@ -5,9 +5,10 @@ from torch import Tensor
 
 from l0tre.certify.relax.instance import Instance
 
-__all__ = ["ERRORS", "is_safe", "margin_errors"]
+__all__ = ["ERRORS", "is_safe", "margin_errors", "proved"]
 
-# Forms are sums of more numbers than the rows that the plan's errors are meant for: those of t groups, and differences.
+# Forms in windows are sums of more numbers than the rows that the plan's errors are meant for: those of t groups, and
+# differences.
 ERRORS = 4.0
 
 
@@ -18,4 +19,9 @@ def margin_errors(instance: Instance, image: Tensor, t: int) -> Tensor:
 
 def is_safe(instance: Instance, image: Tensor, margins: Tensor, t: int) -> Tensor:
     """Whether all bounds ``[batch, rivals]`` are above zero by more than rounding errors, bool ``[batch]``."""
-    return ((margins > margin_errors(instance, image, t)) & torch.isfinite(margins)).all(1)
+    return proved(margins - margin_errors(instance, image, t))
+
+
+def proved(bounds: Tensor) -> Tensor:
+    """Whether all bounds ``[batch, rivals]``, rounding errors taken off, are above zero, bool ``[batch]``."""
+    return ((bounds > 0) & torch.isfinite(bounds)).all(1)

@@ -14,16 +14,19 @@ from torch import Tensor
 from l0tre.certify.boxes.forward_forms import Forms, Forward, ranges
 from l0tre.certify.boxes.grouped_products import in_groups
 from l0tre.certify.boxes.joints import only_connections
-from l0tre.certify.boxes.margin_errors import ERRORS, margin_errors
+from l0tre.certify.boxes.margin_errors import ERRORS
+from l0tre.certify.boxes.rounding import ELEMENT, PRODUCT
 from l0tre.certify.relax.crown import carry
 from l0tre.certify.relax.instance import Instance
-from l0tre.certify.relax.plan import Plan
+from l0tre.certify.relax.interval import Interval, magnitude
+from l0tre.certify.relax.plan import UNIT, Plan, terms
 from l0tre.certify.relax.relaxation import Relaxation, relax
-from l0tre.certify.relax.supported import is_nonlinear
+from l0tre.certify.relax.supported import absolute, curve_bounds, is_nonlinear
+from l0tre.model.graph import run_operation
 from l0tre.model.operations import KINDS
 from l0tre.model.operations.kind import Linear
 
-__all__ = ["Tail", "lower_margins", "make_tail", "products"]
+__all__ = ["MarginErrors", "Tail", "lower_margins", "make_margin_errors", "make_tail", "products"]
 
 SHARE = 0.5  # of the cost of the forms that the way back may have
 COLUMNS = 3  # of forms, at least
@@ -38,11 +41,26 @@ class Tail:
         start: The operation where rows meet forms.
         end: The operation whose values the margins' rows read: the last one, or if that is linear what it reads.
         needed: Operations whose forms are needed: both, and what operations in between read that are not linear.
+        terms: How many products lie on the way between the scores and the start.
     """
 
     start: int
     end: int
     needed: frozenset[int]
+    terms: float
+
+
+@dataclass(frozen=True)
+class MarginErrors:
+    """What is off by the image's own values as they were computed, ``[images, rivals]``.
+
+    Attributes:
+        own: The margins themselves.
+        back: The lines that rows take on their way back through the tail.
+    """
+
+    own: Tensor
+    back: Tensor
 
 
 def make_tail(plan: Plan, rivals: int) -> Tail:
@@ -58,12 +76,14 @@ def make_tail(plan: Plan, rivals: int) -> Tail:
     costs = [0.0] + [products(plan, place) for place in range(1, last + 1)]
     start, most = end, SHARE * COLUMNS * sum(costs)
     first = max(plan.receptive_fields, default=0)  # where neurons see windows, forms can stay in windows too
+    kept = {*plan.bounded, *(p for p, o in enumerate(operations) if is_nonlinear(o) or o.kind == "linear")}
     for place in reversed(only_connections(plan)):
-        if first <= place <= end and rivals * sum(costs[place + 1 : end + 1]) <= most:
+        if first <= place <= end and place in kept and rivals * sum(costs[place + 1 : end + 1]) <= most:
             start = place
     between = range(start + 1, end + 1)
     needed = {source for place in between if is_nonlinear(operations[place]) for source in operations[place].inputs}
-    return Tail(start, end, frozenset({start, end, *needed}))
+    length = 64.0 + sum(terms(operations[place], plan.graph) for place in range(start + 1, last + 1))
+    return Tail(start, end, frozenset({start, end, *needed}), length)
 
 
 def products(plan: Plan, place: int) -> float:
@@ -80,18 +100,49 @@ def margin_rows(instance: Instance) -> Tensor:
     return instance.rows @ last.tensors["weight"] if last.kind == "linear" else instance.rows
 
 
+def make_margin_errors(forward: Forward, instance: Instance, tail: Tail, drift: Mapping[int, Tensor]) -> MarginErrors:
+    """What drifts of the images' own values do to margins, see ``rounding.drifts``."""
+    operations, last = forward.plan.graph.operations, len(forward.plan.graph.operations) - 1
+    signs, scores = instance.rows.abs(), instance.base[last].flatten(1)
+    own = torch.einsum("brs,bs->br", signs, drift[last].flatten(1) + ELEMENT * scores.abs())
+    # A line is drawn through the image's own value: where that is off, so is all that the row takes from it.
+    off = {tail.start: torch.zeros(len(scores), *operations[tail.start].shape, device=scores.device).double()}
+    for place in range(tail.start + 1, last + 1):
+        operation = operations[place]
+        inputs = [off[source] for source in operation.inputs if source in off]
+        if len(inputs) < len(operation.inputs):
+            continue
+        if not is_nonlinear(operation):
+            off[place] = run_operation(absolute(operation), *inputs)
+            continue
+        here, curve = inputs[0] + drift[operation.inputs[0]], curve_bounds(operation)
+        if curve is None:
+            off[place] = run_operation(operation, here) + drift[place]
+        else:
+            off[place] = max(map(abs, curve.slopes(operation))) * here + drift[place]
+    back = own + (1 + ELEMENT) * torch.einsum("brs,bs->br", signs, off[last].flatten(1))
+    return MarginErrors(own, back)
+
+
 def lower_margins(
-    forward: Forward, instance: Instance, tail: Tail, image: Tensor, forms: Mapping[int, Forms], t: int
+    forward: Forward,
+    instance: Instance,
+    tail: Tail,
+    drift: Mapping[int, Tensor],
+    errors: MarginErrors,
+    image: Tensor,
+    forms: Mapping[int, Forms],
 ) -> tuple[Tensor, Tensor]:
-    """Lower bounds of the margins of boxes.
+    """Lower bounds of the margins of boxes, rounding taken off.
 
     Args:
         forward: The network.
         instance: The images.
         tail: The last layers.
+        drift: How far the images' own values are off, see ``rounding.drifts``.
+        errors: What that does to margins.
         image: int64 ``[batch]``, the image of each box.
         forms: Those that the tail needs.
-        t: Number of groups that change together.
 
     Returns:
         The bounds ``[batch, rivals]``, and the coefficients of each ``u`` in linear lower bounds that give them,
@@ -99,18 +150,21 @@ def lower_margins(
     """
     rows = margin_rows(instance)
     own = instance.margins[image]
-    linear, error = _by_rows(rows, image, forms[tail.end])
+    linear, error, size = _by_rows(rows, _row_sizes(instance), image, forms[tail.end])
     slopes = linear[..., 1:]
-    bounds = own + linear[..., 0] - slopes.abs().sum(2) - error
+    reach = slopes.abs().sum(2) + error
+    off = PRODUCT * (8.0 + rows.shape[2]) * size + ELEMENT * (own.abs() + linear[..., 0].abs() + reach)
+    bounds = own + linear[..., 0] - reach - off - errors.own[image]
     if tail.start == tail.end:
         return bounds, slopes
     # Rivals that are proved already need no way back.
-    left = ~(bounds > margin_errors(instance, image, t))
+    left = ~(bounds > 0)
     box = left.any(1).nonzero()[:, 0]
     if not len(box):
         return bounds, slopes
     rival = (~left[box]).byte().argsort(stable=True, dim=1)[:, : int(left.sum(1).max())]
-    better, found = _backwards(forward, instance, tail, image, forms, t, rows, box, rival)
+    better, found = _backwards(forward, instance, tail, drift, image, forms, rows, box, rival)
+    better -= errors.back[image[box]].gather(1, rival)
     # NaN is no better bound.
     gain = better > bounds[box].gather(1, rival)
     box, rival = box[:, None].expand_as(rival)[gain], rival[gain]
@@ -122,9 +176,9 @@ def _backwards(
     forward: Forward,
     instance: Instance,
     tail: Tail,
+    drift: Mapping[int, Tensor],
     image: Tensor,
     forms: Mapping[int, Forms],
-    t: int,
     rows: Tensor,
     box: Tensor,
     rival: Tensor,
@@ -135,21 +189,25 @@ def _backwards(
         forward: See :func:`lower_margins`.
         instance: Likewise.
         tail: Likewise.
+        drift: Likewise.
         image: Likewise.
         forms: Likewise.
-        t: Likewise.
         rows: The margins' rows, ``[images, rivals, values]``.
         box: int64 ``[boxes]``, which boxes.
         rival: int64 ``[boxes, some]``, which rivals of each.
     """
     which = image[box]
 
+    spans = {
+        place: ranges(forms[place].pick(box), instance.base[place][which], drift[place][which])
+        for place in tail.needed
+        if place in instance.base
+    }
+
     def lines(position: int) -> Relaxation:
         operation = forward.plan.graph.operations[position]
         source = operation.inputs[0]
-        before, after = instance.base[source][which], instance.base[position][which]
-        slack = ERRORS * (t + 1) * forward.plan.slack[source]
-        return relax(operation, *ranges(forms[source].pick(box), before, slack), before, after)
+        return relax(operation, *spans[source], instance.base[source][which], instance.base[position][which])
 
     back = carry(forward.plan, tail.end, rows[which[:, None], rival], lines, stop=tail.start)
     there = forms[tail.start].pick(box)
@@ -157,20 +215,53 @@ def _backwards(
     away = torch.bmm(back.coefficients.abs(), there.error.flatten(1)[:, :, None])[..., 0]
     own = instance.margins[which].gather(1, rival)
     coefficients = found[..., 1:]
-    return own + back.constant + found[..., 0] - coefficients.abs().sum(2) - away, coefficients
+    off = _sizes(forward, instance, tail, which, spans).gather(1, rival) * (ERRORS * UNIT * tail.terms)
+    return own + back.constant + found[..., 0] - coefficients.abs().sum(2) - away - off, coefficients
 
 
-def _by_rows(rows: Tensor, image: Tensor, forms: Forms) -> tuple[Tensor, Tensor]:
-    """Forms of the margins ``[batch, rivals, columns]`` and their errors ``[batch, rivals]``."""
+def _sizes(forward: Forward, instance: Instance, tail: Tail, which: Tensor, spans: Mapping[int, Interval]) -> Tensor:
+    """The largest sums of absolute values that rows can meet on their way back, for each margin ``[boxes, rivals]``.
+
+    What rounding does is a small multiple of them. They are those of the boxes, not of the whole domain.
+    """
+    operations = forward.plan.graph.operations
+    values: dict[int, Tensor] = {}
+    for place in range(tail.start, len(operations)):
+        operation = operations[place]
+        inputs = [values[source] for source in operation.inputs if source in values]
+        if place > tail.start and len(inputs) < len(operation.inputs):
+            continue
+        span = torch.maximum(spans[place][0].abs(), spans[place][1].abs()) if place in spans else None
+        if place == tail.start:
+            assert span is not None
+            own = instance.base[place][which].abs()
+            values[place] = 2 * (span + own)  # its form reaches as far from the image's own value
+        else:
+            found = magnitude(operation, inputs)
+            values[place] = found if span is None else torch.maximum(found, span)
+    return torch.einsum("brs,bs->br", instance.rows.abs()[which], values[len(operations) - 1].flatten(1))
+
+
+def _row_sizes(instance: Instance) -> Tensor:
+    """Absolute values of what the margins' rows are differences of, ``[images, rivals, values]``."""
+    last = instance.plan.graph.operations[-1]
+    return instance.rows.abs() @ last.tensors["weight"].abs() if last.kind == "linear" else instance.rows.abs()
+
+
+def _by_rows(rows: Tensor, sizes: Tensor, image: Tensor, forms: Forms) -> tuple[Tensor, Tensor, Tensor]:
+    """Forms of the margins ``[batch, rivals, columns]``, their errors and sums of sizes ``[batch, rivals]``."""
     linear, error = forms.linear.flatten(2), forms.error.flatten(1)[:, None]
+    most = linear.abs().sum(1, keepdim=True) + error
+    factors = (rows, rows.abs(), sizes)
     if len(rows) == 1 or len(image) == 1:
-        factor = rows[image[0]].T if len(image) else rows[0].T
-        return (linear @ factor).transpose(1, 2), (error @ factor.abs())[:, 0]
-    groups, columns = in_groups(image, len(rows)), linear.shape[1]
-    factor = rows[image[groups.first]].transpose(1, 2)
-    both = [
-        torch.bmm(part[groups.slots].flatten(1, 2), matrix).view(-1, part.shape[1], matrix.shape[2])[groups.where]
-        for part, matrix in ((linear, factor), (error, factor.abs()))
-    ]
-    assert both[0].shape[1] == columns
-    return both[0].transpose(1, 2), both[1][:, 0]
+        which = int(image[0]) if len(image) else 0
+        products = [part @ factor[which].T for part, factor in zip((linear, error, most), factors, strict=True)]
+    else:
+        groups = in_groups(image, len(rows))
+        products = [
+            torch.bmm(part[groups.slots].flatten(1, 2), factor[image[groups.first]].transpose(1, 2)).view(
+                -1, part.shape[1], factor.shape[1]
+            )[groups.where]
+            for part, factor in zip((linear, error, most), factors, strict=True)
+        ]
+    return products[0].transpose(1, 2), products[1][:, 0], products[2][:, 0]

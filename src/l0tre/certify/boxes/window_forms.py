@@ -1,19 +1,20 @@
 """AffineForms carried through windows: from a cluster of changed pixels to the first dense layer."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from l0tre.certify.boxes.affine_forms import AffineForms, bend, pool
-from l0tre.certify.boxes.forward_forms import Forms, known, select
+from l0tre.certify.boxes.forward_forms import Forms, Own, rounded, select
 from l0tre.certify.boxes.forward_forms import bend as bend_parallel
 from l0tre.certify.boxes.grouped_products import in_groups
+from l0tre.certify.boxes.rounding import ELEMENT, TINY, sum_unit
 from l0tre.certify.relax.instance import Instance
 from l0tre.certify.relax.plan import Plan
-from l0tre.certify.relax.supported import absolute, curve_bounds, plain
+from l0tre.certify.relax.supported import absolute, curve_bounds, is_nonlinear, plain
 from l0tre.locality.local_part import LocalPlan, Span, local_place, need, plan_local, selects, spans
 from l0tre.locality.windows import Box, convolve_window, patches, shifted, sums_products
 from l0tre.model.graph import Operation, run_operation
@@ -43,6 +44,7 @@ class LocalNetwork:
         plain: The network's operations without constants, as differences go through them.
         positive: The same with the absolute values of their weights.
         slack: For every position the largest error that rounding can cause.
+        units: What rounding adds to a linear operation's outputs, see ``rounding.sum_unit``; 0 for any other.
         sight: Height and width of the largest window of the input that a neuron of that part sees: two pixels that are
             as far apart are never seen together.
         flat: Whether the dense layer behind the windows gives the scores.
@@ -54,6 +56,7 @@ class LocalNetwork:
     plain: tuple[Operation, ...]
     positive: tuple[Operation, ...]
     slack: tuple[float, ...]
+    units: tuple[float, ...]
     sight: tuple[int, int]
     flat: bool
     boxes: dict[tuple[int, int, int, int], tuple[Box, ...]] = field(default_factory=dict, repr=False)
@@ -137,6 +140,10 @@ def _local_network(plan: Plan, local: LocalPlan) -> LocalNetwork:
         tuple(absolute(operation) for operation in plan.graph.operations),
         # AffineForms are added and subtracted more often than the rows that the plan's errors are meant for.
         tuple(4 * float(slack.max()) for slack in plan.slack),
+        tuple(
+            0.0 if not place or is_nonlinear(operation) else sum_unit(plan, place)
+            for place, operation in enumerate(plan.graph.operations)
+        ),
         (max(size[0] for size in sizes), max(size[1] for size in sizes)),
         local.tail == len(plan.graph.operations),
     )
@@ -182,7 +189,7 @@ def stages(
     *,
     keep: bool = False,
     upto: int | None = None,
-    parallel: bool = False,
+    drift: Mapping[int, Tensor] | None = None,
     extent: tuple[int, int] | None = None,
 ) -> tuple["Site", dict[int, AffineForms]]:
     """Carry clusters to the cut, or to an operation before it.
@@ -194,19 +201,23 @@ def stages(
         keep: Whether to give the forms of all positions, rather than those of the last one alone.
         upto: The last position; default the cut.
         extent: Rows and columns of the box around the pixels of each item, if not of the smallest one.
-        parallel: Whether lines below and above are parallel, as in ``forward_forms``: a radius then has one column.
+        drift: How far the images' own values are off, see ``rounding.drifts``. Lines below and above are then parallel
+            and rounding is in the errors, as in ``forward_forms``: a radius has one column.
 
     Returns:
         Where the items are, and the forms by position, ``[items, 1 + variables, C, rows, columns]`` in its window.
     """
     forms, top, left, size = _seed(local, instance, items, extent)
-    if parallel:
-        forms = AffineForms(forms.centre, forms.radius[:, :1])
+    if drift is not None:
+        most = torch.maximum(items.low.abs(), items.high.abs()).flatten(1).amax(1)
+        most = 2 * most + instance.images[items.image].abs().amax(1)
+        reached = (forms.centre != 0).any(1, keepdim=True)
+        forms = AffineForms(forms.centre, ELEMENT * most.view(-1, 1, 1, 1, 1) * reached)
     stride = local.plan.stride
     phase = (int(top[0]) % stride, int(left[0]) % stride)
     windows = local.windows(phase, size)
     last = local.plan.graph.last_use()
-    site = Site(local, instance, items.image, (top // stride, left // stride), windows, parallel)
+    site = Site(local, instance, items.image, (top // stride, left // stride), windows, drift)
     values = {0: forms}
     for place in range(1, (local.plan.cut if upto is None else upto) + 1):
         operation = local.plan.graph.operations[place]
@@ -257,7 +268,7 @@ class Site:
     image: Tensor
     steps: tuple[Tensor, Tensor]
     windows: tuple[Box, ...]
-    parallel: bool = False
+    drift: Mapping[int, Tensor] | None = None
     known: dict[tuple[int, tuple[int, ...], Box], tuple[Tensor, Tensor, Tensor | None]] = field(default_factory=dict)
 
     def places(self, place: int, box: Box) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -278,6 +289,11 @@ class Site:
     def own(self, place: int, box: Box, fill: float = 0.0) -> Tensor:
         """The image's own values in a window, ``[items, C, rows, columns]``."""
         return self.cut_out(self.instance.base[place], self.image, place, box, fill)
+
+    def off(self, place: int, box: Box) -> Tensor:
+        """How far they can be from the true ones, likewise."""
+        assert self.drift is not None
+        return self.cut_out(self.drift[place], self.image, place, box)
 
     def cut_out(self, maps: Tensor, which: Tensor, place: int, box: Box, fill: float = 0.0) -> Tensor:
         """Windows of maps ``[maps, C, H, W]`` of a position, ``[items, C, rows, columns]``, each of its own map."""
@@ -310,19 +326,24 @@ def _through(site: Site, place: int, operation: Operation, sources: Sequence[Aff
     if curve_bounds(operation) is not None:
         before = site.own(source, box)
         after = run_operation(operation, before)
-        if site.parallel:
-            return _enclosed(site, place, operation, bend_parallel, moved(0, box), (before, after))
+        if site.drift is not None:
+            own = Own(before, after, site.off(source, box), site.off(place, box))
+            return _enclosed(site, place, operation, bend_parallel, moved(0, box), own)
         return site.inside(place, bend(operation, moved(0, box), before, after, local.slack[source]))
     wanted = (need(operation, box[0], 0), need(operation, box[1], 1))
     if selects(operation):
         before, after = site.own(source, wanted, float("-inf")), site.own(place, box)
-        if site.parallel:
+        if site.drift is not None:
             sizes = (before.shape[1], box[0].size, box[1].size)
             laid = replace(operation, shape=sizes, attributes={**operation.attributes, "padding": (0, 0)})
-            return _enclosed(site, place, laid, select, moved(0, wanted), (before, after))
+            own = Own(before, after, site.off(source, wanted), site.off(place, box))
+            return _enclosed(site, place, laid, select, moved(0, wanted), own)
         result = pool(operation, moved(0, wanted), before, after, local.slack[source], (box[0].size, box[1].size))
         return site.inside(place, result)
-    kinds = ((operation, sources[0].centre), (local.positive[place], sources[0].radius))
+    radius = sources[0].radius
+    if site.drift is not None:
+        radius = rounded(Forms(sources[0].centre, radius[:, 0]), local.units[place])[:, None]
+    kinds = ((operation, sources[0].centre), (local.positive[place], radius))
     if sums_products(operation):
         parts = [
             convolve_window(local.plan, kind, part[:, :, None], origins[0], wanted, box)[:, :, 0]
@@ -330,7 +351,7 @@ def _through(site: Site, place: int, operation: Operation, sources: Sequence[Aff
         ]
     else:
         parts = [patches(kind, shifted(part, origins[0], wanted)[:, :, None])[:, :, 0] for kind, part in kinds]
-    forms = AffineForms(parts[0], parts[1])
+    forms = AffineForms(parts[0], parts[1] if site.drift is None else parts[1] + TINY)
     return site.inside(place, forms) if local_place(operation).spills else forms
 
 
@@ -338,15 +359,12 @@ def _enclosed(
     site: Site,
     place: int,
     operation: Operation,
-    enclose: Callable[[Operation, Forms, Tensor, Tensor, float], Forms],
+    enclose: Callable[[Operation, Forms, Own], Forms],
     forms: AffineForms,
-    own: tuple[Tensor, Tensor],
+    own: Own,
 ) -> AffineForms:
-    """Go through an operation between parallel lines; ``own`` are the image's inputs and outputs."""
-    slack = site.local.slack[operation.inputs[0]]
-    found = enclose(operation, Forms(forms.centre, forms.radius[:, 0]), *own, slack)
-    magnitudes = site.instance.plan.magnitudes[place][None]
-    found = known(found, site.cut_out(magnitudes, torch.zeros_like(site.image), place, site.windows[place]), 1)
+    """Go through an operation between parallel lines."""
+    found = enclose(operation, Forms(forms.centre, forms.radius[:, 0]), own)
     return site.inside(place, AffineForms(found.linear, found.error[:, None]))
 
 
