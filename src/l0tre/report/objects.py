@@ -23,8 +23,10 @@ from l0tre.report.evaluation import Run, evaluation_page
 from l0tre.report.maps import saliency_page
 from l0tre.report.page import page_html, save_page
 from l0tre.report.plots import figure_of
+from l0tre.report.suite import suite_page
 from l0tre.report.verdict import verdict_page
 from l0tre.store import Inputs
+from l0tre.testgen.suite import Suite
 
 __all__ = ["drawn", "framed", "page_of", "write"]
 
@@ -99,6 +101,12 @@ def _(result: SaliencyMap, images: Tensor | None = None) -> Document:
     image = torch.zeros(result.shape) if images is None else images.reshape(-1, *result.shape)[0]
     low, high = _range(image)
     return saliency_page([result], [image], titles=[result.observed], indices=[0], low=low, high=high)
+
+
+@page_of.register
+def _(result: Suite, images: Tensor | None = None) -> Document:  # noqa: ARG001  # it has its seeds itself
+    low, high = _range(result.seeds.images)
+    return suite_page(result, low=low, high=high)
 
 
 def _range(images: Tensor) -> tuple[float, float]:
