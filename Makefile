@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quick test lint types unit docs fuzz chaos bench clean
+.PHONY: help setup demo quick test lint types unit thorough docs fuzz chaos bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -38,6 +38,9 @@ types: $(READY)  ## mypy --strict
 
 unit: $(READY)  ## pytest
 	$(BIN)/python -m pytest -n auto
+
+thorough: $(READY)  ## all cases of all tests; twice as long as make unit
+	$(BIN)/python -m pytest -n auto --thorough
 
 docs: $(VENV)/.docs  ## the documents and the Python reference as a site, site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -17,14 +17,15 @@ from l0tre.certify.checker.certificate import make_certificate
 from l0tre.certify.checker.check import spread_of
 from l0tre.certify.checker.cover import make_regions
 from l0tre.certify.checker.cover import make_tree as make_checked_tree
+from l0tre.certify.checker.forms import box_margins, make_forward, with_margins
 from l0tre.certify.checker.margins import lower_margins, make_bounder
 from l0tre.certify.prover import Prover, make_prover
+from l0tre.certify.regions.leaves import ClosedNodes
 from l0tre.certify.regions.nodes import BoxNodes, CellNodes, Nodes
 from l0tre.certify.relax.bounds import bound
 from l0tre.errors import CertificateError
 from l0tre.evaluation.driver import drive
 from l0tre.evaluation.problem import Settings, make_problem, start
-from l0tre.findings import Evidence
 from l0tre.memory import Batcher
 from l0tre.objective import AllRivals, Specification
 
@@ -68,12 +69,9 @@ def _route(trial: Trial) -> tuple[int, list[Nodes]]:
     found: list[Nodes] = []
     lower = 0
 
-    def keep(_t: int, _image: int, evidence: Evidence) -> None:
-        image = torch.zeros(len(evidence.cells), dtype=torch.int64)
-        if evidence.box is None:
-            found.append(CellNodes(image, evidence.cells))
-        else:
-            found.append(BoxNodes(image, evidence.cells, *evidence.box, image))
+    def keep(_t: int, _image: int, closed: object) -> None:
+        if isinstance(closed, ClosedNodes):
+            found.extend(nodes for nodes, _ in closed.parts)
 
     steps = drive(problem, start(problem), time_budget=SECONDS, on_evidence=keep)
     for snapshot in steps:
@@ -142,10 +140,14 @@ def _probe_checker(trial: Trial, space: Space, flips: Sequence[Flip], t: int) ->
         trial.tally.probes += len(nodes)
         try:
             proved, ordered = _checked(trial, space, nodes)
+            if bool(proved.any()):
+                return [_complaint("checker's bounds", space, ordered.pick(proved), flips)]
+            if isinstance(nodes, BoxNodes):
+                proved = _checked_by_forms(trial, space, nodes)
+                if bool(proved.any()):
+                    return [_complaint("checker's forms", space, nodes.pick(proved), flips)]
         except CertificateError:  # the network has numbers that the checker does not take
             return []
-        if bool(proved.any()):
-            return [_complaint("checker's bounds", space, ordered.pick(proved), flips)]
     return []
 
 
@@ -176,6 +178,21 @@ def _checked(trial: Trial, space: Space, nodes: Nodes) -> tuple[Tensor, Nodes]:
         return proved, CellNodes(nodes.image, cells)
     least, most = (torch.from_numpy(end) for end in (regions.low, regions.high))
     return proved, BoxNodes(nodes.image, cells, least, most, torch.zeros_like(nodes.image))
+
+
+def _checked_by_forms(trial: Trial, space: Space, nodes: BoxNodes) -> Tensor:
+    """Which boxes the checker proves by bounds carried forwards."""
+    assert trial.network.exact is not None
+    domain, t = trial.subject.domain, nodes.cells.shape[1]
+    graph, order = with_margins(trial.network.exact, trial.target.label), torch.arange(domain.groups)
+    bounder = make_bounder(graph, trial.subject.image, domain, order, CPU, MEMORY)
+    forward = make_forward(bounder, t)
+    groups = space.tree.order[nodes.cells - space.tree.slots]
+    place = bounder.scope.positions[groups]
+    own = torch.nn.functional.pad(bounder.own[0].flatten(), (0, 1))[place]
+    real = place < len(bounder.scope.low) - 1
+    low, high = ((end - own).where(real, 0.0) for end in (nodes.low, nodes.high))
+    return box_margins(forward, groups, low, high) > 0
 
 
 def _certificate(trial: Trial, radius: int) -> list[Complaint]:

@@ -47,7 +47,16 @@ def check_bounds(result: l0tre.Snapshot, max_t: int) -> None:
     assert result.upper == pytest.approx(sum(b.upper for b in result.images) / len(result.images))
 
 
-NAMES = ["attack", "attack_adapters", "black_box", "breast_cancer", "certify", "evaluate_module", "tabular"]
+NAMES = [
+    "attack",
+    "attack_adapters",
+    "black_box",
+    "breast_cancer",
+    "certify",
+    "evaluate_module",
+    "mixed_table",
+    "tabular",
+]
 
 
 def test_every_example_is_tested() -> None:
@@ -152,3 +161,20 @@ def test_breast_cancer(tmp_path: Path) -> None:
         assert {image.guarantee for image in result} == {"certified"}
         assert 0 <= result.lower < result.upper
         assert "worst area" in result.config["names"]["features"]
+
+
+def test_mixed_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    example = load_example("mixed_table")
+    result = example.main(tmp_path / "run")
+    check_bounds(result, max_t=2)
+    assert (tmp_path / "run" / "report.html").is_file()
+    assert {image.guarantee for image in result} == {"certified"}
+    assert " unless " in capsys.readouterr().out
+    rows, _ = example.people(600)
+    for image in result:
+        if image.witness is not None:
+            before, after = rows[image.index], image.witness.apply(rows[image.index])
+            assert after[5:].sort().values.tolist() == [0, 0, 0, 1]
+            assert bool((after[:2] >= before[:2]).all())
+            assert torch.equal(after[:3], after[:3].round())
+            assert after[4] == before[4]

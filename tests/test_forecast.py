@@ -30,6 +30,17 @@ def test_a_long_level_is_told_once() -> None:
     assert not early.said
 
 
+def test_a_long_proof_is_told_once() -> None:
+    pace = Forecast(2, 1, 19_110, "pixel", proof=True, began=time.monotonic() - 10)
+    text = pace.sentence(0.001)
+    assert "19,110 sets of pixels to prove for 1 image, 3 h here at the pace so far" in text
+    assert pace.sentence(0.002) == ""
+    stuck = Forecast(2, 1, 19_110, "pixel", proof=True, began=time.monotonic() - 11)
+    assert "nothing proved after 11 s" in stuck.sentence(0.0)
+    young = Forecast(2, 1, 19_110, "pixel", proof=True, began=time.monotonic() - 3)
+    assert young.sentence(0.0) == ""
+
+
 def test_resumed_levels_count_from_where_they_go_on() -> None:
     resumed = Forecast(1, 1, 100, "pixel", began=time.monotonic() - 10, at=0.5)
     assert "1 h here" in resumed.sentence(0.501)  # 0.499 of the level at 0.001 in 10 s

@@ -38,8 +38,11 @@ from tests.certify.proving import sets_of
 
 pytestmark = pytest.mark.slow
 
-# The last ones for operations, ideas and guarantees that are drawn seldom.
-SEEDS = (*range(193, 235), 39, 48, 65, 77, 87, 90, 91, 120, 158, 185, 265)
+# Few and quick ones that together hold every operation, source, idea and guarantee.
+SEEDS = (
+    *(39, 48, 65, 87, 90, 91, 158, 195, 196, 197, 200, 203, 205, 206, 207, 209, 212, 214, 217, 218, 219, 220, 224, 226),
+    *(228, 230, 233, 234),
+)
 # What no network gets whose batch size is open, on a CPU: torch's exporter writes the same things otherwise.
 UNREACHED = {
     "aten.cudnn_batch_norm.default",
@@ -59,10 +62,10 @@ def test_nothing_that_is_proved_holds_a_known_flip() -> None:
     assert set(tally.guarantees) == set(GUARANTEES)
     assert set(tally.ideas) == set(IDEAS)
     assert {"certified", "certified by cells", "grid", "lipschitz"} <= set(tally.proved)
-    assert tally.parts > 1000
+    assert tally.parts > 800
     assert tally.probes > 500
     assert tally.clustered > 2
-    assert tally.certificates["confirmed"] > 4
+    assert tally.certificates["confirmed"] > 1
 
 
 def test_every_operation_is_known_to_all_that_write_networks() -> None:
@@ -84,20 +87,27 @@ def kinds(net: Net, *, ways: bool) -> set[object]:
     return found
 
 
-# Seeds whose networks hold what no earlier one holds: most others need not be made.
-TELLING = (*range(24), 36, 37, 38, 61, 66, 67, 74, 94, 96, 112, 117, 126, 140, 143, 165, 169, 187, 256, 342, 396)
+# Seeds whose files hold what no earlier one holds, by source: most others need not be written.
+TELLING = {
+    "onnx": (22, 140, 126, 19, 1, 256, 2, 7, 169, 396, 18),
+    "pt2": (
+        *(61, 22, 126, 187, 67, 74, 256, 140, 18, 117, 19, 94, 96, 1, 5, 38, 8, 112, 396, 4, 66, 165, 143, 342),
+        *(2, 7, 10),
+    ),
+    "pt2_core": (10, 38, 2, 22),
+}
 
 
 def test_files_hold_every_operator_that_the_importers_know(tmp_path: Path) -> None:
     left = {*ATEN_OPERATORS, *ONNX_OPERATORS} - UNREACHED - NOT_DRAWN
-    sources = ("onnx", "pt2", "pt2_core")
-    met: dict[str, set[object]] = {source: set() for source in sources}
-    for seed, source in itertools.product((*TELLING, *range(400)), sources):
+    met: dict[str, set[object]] = {source: set() for source in TELLING}
+    first = [(seed, source) for source, seeds in TELLING.items() for seed in seeds]
+    for number, (seed, source) in enumerate((*first, *itertools.product(range(400), TELLING))):
         if not left:
             break
         net = make_subject(seed, [source]).net
         new = kinds(net, ways=source != "pt2_core") - met[source]
-        if new:
+        if new or number < len(first):
             path = tmp_path / ("net.onnx" if source == "onnx" else "net.pt2")
             left -= set(write(net, source, path, OPSETS[seed % len(OPSETS)]))
         met[source] |= new

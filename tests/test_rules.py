@@ -196,6 +196,24 @@ def test_rules_survive_in_a_run_folder(tmp_path: Path) -> None:
     assert [image.lower for image in again] == [image.lower for image in whole]
 
 
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_proof_under_rules_goes_on_where_it_was_stopped(listed: bool, tmp_path: Path) -> None:
+    """Sessions of one step each come to an end, with the bounds of one that is not stopped."""
+    ranges = make_domain((6,), high=torch.tensor([1.0, 1, 1, 1, 3, 1]))
+    where = domain() if listed else restrict(ranges, upwards=range(6))
+    module, x, folder = network(4 if listed else 1), rows(3, 1)[1:2] if listed else rows(2, 1)[:1], tmp_path / "run"
+    whole = l0tre.evaluate(module, x, domain=where, max_t=2, **NO_ATTACK)
+    assert whole.lower > 0
+    result = l0tre.evaluate(module, x, domain=where, max_t=2, out=folder, time_budget=0, **NO_ATTACK)
+    sessions = 1
+    while not result.finished:
+        result = l0tre.resume(folder, module, time_budget=0)
+        sessions += 1
+        assert sessions < 20
+    assert sessions > 2
+    assert [(image.lower, image.upper) for image in result] == [(image.lower, image.upper) for image in whole]
+
+
 def test_a_value_in_every_interval() -> None:
     thresholds = torch.tensor([0.25, 0.5, 0.5, 2.0, -1.0], dtype=torch.float64)
     points = interval_points(0.0, 1.0, thresholds).tolist()

@@ -12,24 +12,7 @@ from torch import Tensor
 
 from l0tre.halting import Halted
 
-__all__ = ["Evidence", "Findings", "Halted", "LevelSearch"]
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """Search nodes that were proved, for a certificate.
-
-    Attributes:
-        row: Of the image.
-        cells: int64 ``[nodes, t]``, see ``certify.regions``.
-        box: Smallest and largest values float64 ``[nodes, t, width]`` each; none for nodes of cells.
-        bounds: float64 ``[nodes]``, the bound of the least margin of each.
-    """
-
-    row: int
-    cells: Tensor
-    box: tuple[Tensor, Tensor] | None
-    bounds: Tensor
+__all__ = ["Findings", "Halted", "LevelSearch"]
 
 
 @dataclass(frozen=True)
@@ -41,13 +24,13 @@ class Findings:
         candidates: Rows and changed inputs float32 ``[values]`` that seem to violate the specification, to be replayed.
         decided: Rows of which all sets of ``t`` groups were treated: ``True`` if they are all safe, ``False`` if a tie
             leaves it open.
-        evidence: What a certificate needs of the proved nodes, if the search keeps it.
+        closed: What a certificate needs of rows that are safe, if the search keeps it, see ``certify.proof``.
     """
 
     queries: Mapping[int, int] = field(default_factory=dict)
     candidates: Sequence[tuple[int, Tensor]] = ()
     decided: Mapping[int, bool] = field(default_factory=dict)
-    evidence: Sequence[Evidence] = ()
+    closed: Mapping[int, object] = field(default_factory=dict)
 
 
 Progress = TypeVar("Progress", covariant=True)

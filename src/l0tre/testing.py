@@ -1,13 +1,17 @@
-"""Robustness as an assertion, for a model's own tests."""
+"""Robustness and coverage as assertions, for a model's own tests."""
 
 from typing import Any
 
+from l0tre.api.coverage import measure_coverage
 from l0tre.api.evaluate import evaluate
 from l0tre.api.inputs import Images, Labels
+from l0tre.coverage.criteria import Figure
+from l0tre.coverage.measure import CRITERIA
+from l0tre.errors import ConfigError
 from l0tre.evaluation.results import Snapshot
 from l0tre.model.sources import Source
 
-__all__ = ["assert_robust"]
+__all__ = ["assert_coverage", "assert_robust"]
 
 LISTED = 5  # inputs that a failure names
 
@@ -46,3 +50,31 @@ def assert_robust(
         f"{len(weak) + len(wrong)} of {total} inputs do not keep their decision when {radius} {result.unit}s change: "
         f"{named}"
     )
+
+
+def assert_coverage(network: Source, images: Images, **options: Any) -> dict[str, Figure]:
+    """Assert that inputs exercise at least so much of a network.
+
+    Args:
+        network: As for :func:`l0tre.measure_coverage`.
+        images: Likewise.
+        options: The least coverage by criterion, from 0 to 1 (``neuron=0.95, top_k=0.5``), and more arguments of
+            :func:`l0tre.measure_coverage`, such as ``layers`` and ``ranges``.
+
+    Returns:
+        The figures.
+
+    Raises:
+        AssertionError: If a criterion is covered less, with its figure.
+        ConfigError: If no criterion is named.
+    """
+    least = {name: options.pop(key) for name in CRITERIA if (key := name.replace("-", "_")) in options}
+    if not least:
+        named = ", ".join(f"{name.replace('-', '_')}=0.9" for name in CRITERIA)
+        raise ConfigError(f"no criterion is named: give one or more of {named}")
+    figures = measure_coverage(network, images, criteria=tuple(least), **options)
+    weak = [str(figure) for name, figure in figures.items() if not figure.share >= least[name]]
+    if weak:
+        wanted = ", ".join(f"{name} {100 * share:g} %" for name, share in least.items())
+        raise AssertionError(f"coverage below {wanted}: {'; '.join(weak)}")
+    return figures

@@ -18,6 +18,7 @@ from sklearn.preprocessing import OneHotEncoder
 from sklearn.tree import DecisionTreeClassifier
 
 import l0tre
+from l0tre.api.tables import rows_inside
 from l0tre.data import from_arrays
 from l0tre.errors import ConfigError, DataError, ModelError
 from l0tre.names import Names
@@ -198,4 +199,19 @@ def test_a_table_on_the_command_line(tmp_path: Path) -> None:
     assert "size: " in answer.out or "price: " in answer.out
     page = (tmp_path / "run" / "report.html").read_text()
     assert "cheap" in page
-    assert "0 p" in page
+    assert '"inputs":{"0":"p"' in page
+
+
+def test_ranges_without_outliers() -> None:
+    values = torch.arange(100.0)
+    rare = (values > 97).float()
+    data = table(size=values, fixed=values, flag=rare, kind=rare)
+    domain = l0tre.table_domain(data, quantile=0.05, fixed=["fixed"], categorical=["kind"])
+    assert domain.low.tolist() == [5, 0, 0, 0]
+    assert domain.high.tolist() == [94, 99, 1, 1]
+    inside = rows_inside(data, domain)
+    assert inside.indices == tuple(range(5, 95))
+    with pytest.raises(ConfigError, match="a share of the rows"):
+        l0tre.table_domain(data, quantile=0.5)
+    with pytest.raises(DataError, match="no row inside"):
+        rows_inside(data, l0tre.make_domain((4,), low=200.0, high=201.0))

@@ -73,6 +73,7 @@ def test_the_distance_of_a_linear_network_is_that_of_the_corners(seed: int) -> N
         assert value == pytest.approx(corners.margins[groups], abs=1e-6)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("seed", LINEAR_SEEDS)
 def test_the_program_equals_the_sweep_along_every_value(seed: int) -> None:
     case = random_case(seed)
@@ -98,6 +99,7 @@ def test_padding_of_a_max_pool_never_wins(stride: int, padding: int, dilation: i
         assert exact_minimum(graph, image, 0, domain, [group, (group + 1) % 9])[0] <= dense + 1e-6
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("seed", LINEAR_SEEDS[::3])
 def test_the_program_is_below_a_dense_search_and_near_it(seed: int) -> None:
     case = random_case(seed)
@@ -213,6 +215,7 @@ def test_every_layer_and_every_domain_occurs() -> None:
     assert {1, 2, 3} <= distances
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_case_is_sound(seed: int) -> None:
     case = random_case(seed)

@@ -31,7 +31,7 @@ def test_the_table_has_a_row_for_every_attack_and_says_what_it_shows(files: File
     lines = out.splitlines()
     assert [line.split()[0] for line in lines[1:4]] == ["l0tre", *PEER_NAMES]
     assert "3 images, 0 left out" in out
-    assert "budget 300 passes an image" in out
+    assert "budget 300 queries an image" in out
     assert max(len(line) for line in lines[:4]) <= 80
     assert err == ""
 

@@ -35,10 +35,11 @@ COMMON = [
     "--json",
 ]
 OPTIONS = {
-    "evaluate": [*COMMON, "--out", "--resume", "--max-t", "--limit", "--shuffle", "--seed"],
+    "evaluate": [*COMMON, "--out", "--resume", "--max-t", "--limit", "--shuffle", "--seed", "--live"],
     "verify": [*COMMON, "--radius", "--index", "--timeout"],
     "show": ["--json", "--all"],
-    "report": [],
+    "report": ["--format", "--open", "--out"],
+    "serve": ["--host", "--port", "--token", "--open"],
 }
 
 
@@ -51,6 +52,17 @@ def test_the_help_of_a_command_explains_every_option(command: str, flag: str) ->
     for option in OPTIONS[command]:
         assert re.search(rf"{option}\b", text), option
     assert "Usage" in text
+
+
+COMMANDS = ["evaluate", "verify", "check", "attack", "compare", "compare-attacks", "inspect", "show", "report"]
+INNER = [["zoo", "list"], ["zoo", "train"], ["zoo", "export"], ["reproduce", "case-1"], ["reproduce", "case-4"]]
+
+
+@pytest.mark.parametrize("words", [*([command] for command in COMMANDS), *INNER], ids=" ".join)
+def test_every_help_has_an_example(words: list[str]) -> None:
+    result = CliRunner().invoke(app, [*words, "--help"], terminal_width=200, env={"COLUMNS": "200"})
+    text = re.sub(r"\x1b\[[0-9;]*m", "", result.output)
+    assert f"Example: l0tre {' '.join(words)} " in text.replace("\n", " ")
 
 
 def test_no_words_give_the_help() -> None:

@@ -7,7 +7,14 @@ from tests.cli.running import check_error, l0tre
 def test_inspect_says_what_was_chosen_and_why() -> None:
     result = l0tre("inspect", "sdnn")
     assert result.code == 0
-    for word in ("windows for t = 1, 2, 3", "dense layer", "4 x 4", "receptive field", "times fewer"):
+    for word in (
+        "windows for t = 1, 2, 3",
+        "dense layer",
+        "4 x 4",
+        "receptive field",
+        "times fewer",
+        "cost of a proof",
+    ):
         assert word in result.out
 
 
@@ -15,6 +22,8 @@ def test_inspect_as_json() -> None:
     facts = json.loads(l0tre("inspect", "sdnn", "--json").out)
     assert facts["windows"] is True
     assert facts["layers"][-1]["window"] == [4, 4]
+    assert facts["proof"][0]["t"] == 1
+    assert 0 <= facts["proof"][-1]["share"] <= 1
     assert (facts["unit"], facts["groups"], facts["classes"]) == ("pixel", 196, 10)
 
 

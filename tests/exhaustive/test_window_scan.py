@@ -136,7 +136,7 @@ def _attained(chunk: Chunk, level: Level, batcher: Batcher, x: Tensor, labels: T
 
 
 @pytest.mark.slow
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(graph=graphs(), images=st.integers(1, 2), split=st.floats(0, 1))
 def test_singles_equal_forward_passes(graph: Graph, images: int, split: float) -> None:
     _compare(graph, 1, images, split)
@@ -150,7 +150,7 @@ def test_pairs_equal_forward_passes(graph: Graph, images: int, split: float) -> 
 
 
 @pytest.mark.slow
-@settings(max_examples=8, deadline=None, derandomize=True)
+@settings(max_examples=3, deadline=None, derandomize=True)
 @given(graph=graphs(head="linear"), split=st.floats(0, 1))
 def test_triples_equal_forward_passes(graph: Graph, split: float) -> None:
     _compare(graph, 3, 1, split)
@@ -191,6 +191,7 @@ def _paper_like(kind: str) -> tuple[nn.Module, tuple[int, int, int]]:
     return nn.Sequential(nn.Flatten(), nn.Linear(36, 6), nn.ReLU(), nn.Linear(6, 4)), (1, 6, 6)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("t", [1, 2, 3])
 @pytest.mark.parametrize("kind", ["sdnn", "dnn-0", "strided", "dense"])
 def test_the_papers_kinds_of_network(kind: str, t: int) -> None:
@@ -362,6 +363,7 @@ def test_what_is_kept_between_steps_stays_bounded() -> None:
         assert len(locality.plan.matrices) <= 4
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("rows", [0, 10**9])
 @pytest.mark.parametrize("kind", ["sdnn", "dnn-0", "strided"])
 def test_convolutions_as_matrices_and_not(kind: str, rows: int) -> None:

@@ -84,6 +84,7 @@ def pair_table(locality: Locality, images: torch.Tensor) -> torch.Tensor:
     return table
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("head", ["linear", "mean"])
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("name", CHAINS)

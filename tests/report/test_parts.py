@@ -1,20 +1,21 @@
 import base64
 import io
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from torch import Tensor
 
 from l0tre.domain import make_domain
 from l0tre.evaluation.results import Guarantee, HistoryPoint, ImageBounds, Snapshot, make_witness
-from l0tre.report import chart
-from l0tre.report.pictures import make_cards
+from l0tre.report.blocks import Block
+from l0tre.report.charts import over_time, radii, shares, sorted_bounds, times
+from l0tre.report.pictures import make_sheets
 from l0tre.report.words import answer, guarantees
-from l0tre.store import Inputs
 
 WITNESS = make_witness(torch.zeros(1), torch.ones(1), (0,), 1, -1.0, 1)
 SETTINGS = {"settings": {"max_t": 2, "epsilon": 0.25, "grid": "uniform", "colours": "grid"}}
@@ -32,138 +33,116 @@ def decode(uri: str) -> np.ndarray:
     return np.asarray(Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))))
 
 
-def inside(drawn: chart.Chart) -> bool:
-    on_x = [x for x, _ in (*drawn.area, *drawn.x_ticks, *drawn.marks)]
-    on_y = [y for y, _ in drawn.y_ticks] + [y for _, y in drawn.area]
-    wide = all(chart.LEFT <= x <= chart.RIGHT for x in on_x)
-    return wide and all(chart.TOP <= y <= chart.BOTTOM for y in on_y)
-
-
 interval = st.tuples(st.integers(0, 5), st.integers(1, 784), st.booleans()).map(
     lambda t: bounds(t[0], t[0] + t[1], witness=t[2])
 )
-moment = st.tuples(st.floats(0, 1e6), st.integers(1, 3), st.floats(0, 5), st.floats(5, 785))
 
 
-@settings(deadline=None)
-@given(st.lists(interval, min_size=1, max_size=60), st.lists(moment, max_size=60).map(sorted), st.floats(0, 1e6))
-def test_charts_stay_inside_and_upper_stays_above(
-    images: list[ImageBounds], moments: list[tuple[float, int, float, float]], seconds: float
-) -> None:
-    end = max([seconds, *(m[0] for m in moments)])
-    run = snapshot(images, [HistoryPoint(*m) for m in moments], end)
-    for drawn in (chart.bounds_over_time(run), chart.sorted_images(run)):
-        assert inside(drawn)
-        assert [x for x, _ in drawn.lower] == sorted(x for x, _ in drawn.lower)
-        assert [x for x, _ in drawn.upper] == sorted(x for x, _ in drawn.upper)
-        assert max(y for _, y in drawn.upper) <= chart.BOTTOM
-        assert drawn.upper[-1][1] <= drawn.lower[-1][1]
-        assert 2 <= len(drawn.x_ticks) <= 11 or len(images) == 1
+def lines(block: Block, variant: int = 0) -> tuple[list[Any], list[list[Any]]]:
+    """The horizontal places of a chart, and the values of its lines."""
+    chosen = block["variants"][variant]
+    return chosen["x"], [one["values"] for one in chosen["series"]]
 
 
-def test_step_lines_hold_each_value_until_the_next() -> None:
-    run = snapshot([bounds(1, 2)], [HistoryPoint(0.0, 1, 0.0, 4.0), HistoryPoint(2.0, 2, 1.0, 2.0)], 4.0)
-    drawn = chart.bounds_over_time(run)
-    middle, half = (chart.LEFT + chart.RIGHT) / 2, (chart.TOP + chart.BOTTOM) / 2
-    assert drawn.upper == ((chart.LEFT, chart.TOP), (middle, chart.TOP), (middle, half), (chart.RIGHT, half))
-    assert drawn.lower[0] == (chart.LEFT, chart.BOTTOM)
-    assert drawn.marks == ((middle, "t = 2"),)
-    assert [label for _, label in drawn.y_ticks] == ["0", "1", "2", "3", "4"]
+@given(st.lists(interval, min_size=1, max_size=40))
+def test_shares_count_the_images_proved_and_those_without_a_known_change(images: list[ImageBounds]) -> None:
+    places, (proved, kept) = lines(shares(snapshot(images, [])))
+    for place, low, high in zip(places, proved, kept, strict=True):
+        assert low == pytest.approx(sum(image.lower >= place for image in images) / len(images), abs=1e-5)
+        known = sum(image.witness is not None and image.upper <= place for image in images)
+        assert high == pytest.approx(1 - known / len(images), abs=1e-5)
 
 
-def test_a_run_without_history_is_a_point() -> None:
-    drawn = chart.bounds_over_time(snapshot([bounds(0, 3)], [], 0.0))
-    assert inside(drawn)
-    assert len(drawn.lower) == len(drawn.upper) == 2
+def test_shares_of_large_inputs_keep_every_step() -> None:
+    far = [bounds(4_000, 9_000), bounds(1, 5)]
+    places, (proved, kept) = lines(shares(snapshot(far, [])))
+    assert len(places) < 20
+    assert [proved[places.index(place)] for place in (1, 2, 4_000, 4_001)] == [1.0, 0.5, 0.5, 0.0]
+    assert [kept[places.index(place)] for place in (4, 5, 8_999, 9_000)] == [1.0, 0.5, 0.5, 0.0]
 
 
 def test_images_are_sorted_and_those_without_witness_come_last() -> None:
-    run = snapshot([bounds(0, 785, witness=False), bounds(1, 4), bounds(0, 1), bounds(1, 2)], [])
-    drawn = chart.sorted_images(run)
-    heights = [y for _, y in drawn.upper]
-    assert heights == sorted(heights, reverse=True)
-    assert heights[-1] == chart.TOP
-    assert drawn.y_ticks[-1] == (chart.TOP, "none")
-    # The trivial bound does not stretch the axis.
-    assert drawn.y_ticks[-2][1] == "4"
+    images = [bounds(0, 785, witness=False), bounds(1, 4), bounds(0, 1), bounds(1, 2)]
+    run = snapshot([replace(image, index=number) for number, image in enumerate(images)], [])
+    drawn = sorted_bounds(run, (run,))
+    assert lines(drawn) == ([1, 2, 3, 4], [[0, 1, 1, 0], [1, 2, 4, None]])
+    assert drawn["pick"] == [[2, 3, 1, 0]]
+    assert not drawn["log"]  # the trivial bound does not stretch the axis
 
 
-def test_thousands_of_images_give_a_small_chart() -> None:
-    images = [bounds(i % 3, 4 + i) for i in range(20_000)]
+def test_every_level_is_a_figure_of_its_own_the_last_one_first() -> None:
+    early, late = snapshot([bounds(0, 9)], []), snapshot([bounds(1, 2)], [])
+    drawn = sorted_bounds(late, (early, late))
+    assert [one["name"] for one in drawn["variants"]] == ["up to t = 2", "up to t = 1"]
+    assert lines(drawn, 1)[1] == [[0], [9]]
+
+
+def test_means_over_time_end_with_the_present_ones() -> None:
+    run = snapshot([bounds(1, 2)], [HistoryPoint(0.0, 1, 0.0, 4.0), HistoryPoint(2.0, 2, 1.0, 2.0)], 4.0)
+    drawn = over_time(run)
+    assert lines(drawn) == ([0.0, 2.0, 4.0], [[0.0, 1.0, 1.0], [4.0, 2.0, 2.0]])
+    assert drawn["marks"] == [[2.0, "t = 2"]]
+    assert lines(over_time(snapshot([bounds(0, 3)], [], 0.0))) == ([0.0], [[0.0], [3.0]])
+
+
+def test_long_histories_are_thinned_and_keep_their_end() -> None:
     history = [HistoryPoint(i / 10, 1, i / 20_000, 785 - i / 30) for i in range(20_000)]
-    run = snapshot(images, history, 2000.0)
-    for drawn in (chart.sorted_images(run), chart.bounds_over_time(run)):
-        assert len(drawn.area) < 8 * (chart.RIGHT - chart.LEFT)
-        assert inside(drawn)
+    places, _ = lines(over_time(snapshot([bounds(1, 2)], history, 2000.0)))
+    assert len(places) < 2_500
+    assert (places[0], places[-1]) == (0.0, 2000.0)
+
+
+def test_the_histogram_tells_exact_radii_from_open_ones() -> None:
+    drawn = radii(snapshot([bounds(2, 3), bounds(2, 9), bounds(0, 1)], []))
+    assert lines(drawn) == ([0, 1, 2], [[1, 0, 2], [1, 0, 1]])
+
+
+def test_times_are_those_of_the_level_alone() -> None:
+    first = snapshot([replace(bounds(0, 9), seconds=1.0, queries=10)], [])
+    second = snapshot([replace(bounds(1, 9), seconds=4.0, queries=50)], [])
+    assert times((first, second))[1] == [[1, 1, 1.0, 1.0, 1.0, 10], [2, 1, 3.0, 3.0, 3.0, 40]]
 
 
 @pytest.mark.parametrize("shape", [(1, 5, 7), (3, 5, 7), (5, 7, 1), (5, 7, 3), (5, 7)])
-def test_pictures_show_the_values_and_the_changed_pixels(shape: tuple[int, ...]) -> None:
+def test_sheets_hold_the_shades_of_every_input(shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
-    domain = make_domain(shape, low=-1.0, high=3.0)
-    original = torch.rand(shape) * 4 - 1
-    first = shape[0] in (1, 3)
-
-    def plane(values: Tensor) -> np.ndarray:
-        full = values if len(shape) == 3 else values[:, :, None]
-        full = full.permute(1, 2, 0) if first else full
-        return ((full.numpy() + 1) / 4 * 255).round().astype(int).squeeze()
-
-    changed = original.clone()
-    spot: tuple[int | slice, ...] = (slice(None), 2, 6) if first else (2, 6)
-    changed[spot] = 3.0
-    witness = make_witness(original, changed, (20,), 1, -1.0, 1)
-    image = ImageBounds(9, 0, 35, 0, 1, "grid", witness)
-    (card,) = make_cards([image], Inputs(original[None], None, (9,), domain), 10)
-    assert card.picture is not None
-    assert (card.picture.height, card.picture.width) == (5, 7)
-    assert card.picture.pixels == ((2, 6),)
-    assert np.abs(decode(card.picture.original).astype(int) - plane(original)).max() <= 1
-    assert np.abs(decode(card.picture.adversarial).astype(int) - plane(changed)).max() <= 1
-    assert (decode(card.picture.adversarial)[2, 6] == 255).all()
+    images = torch.rand(300, *shape) * 4 - 1
+    sheets = make_sheets(images, -1.0, 3.0, room=10**7)
+    assert sheets is not None
+    assert (sheets.exact, sheets.cells, sheets.height, sheets.width) == (True, None, 5, 7)
+    full = images if len(shape) == 3 else images[:, :, :, None]
+    full = full.permute(0, 2, 3, 1) if shape[0] in (1, 3) else full
+    for row in (0, 120, 299):
+        sheet, cell = divmod(row, sheets.sheet)
+        down, across = divmod(cell, sheets.across)
+        pixels = decode(sheets.files[sheet])[down * 5 : down * 5 + 5, across * 7 : across * 7 + 7]
+        expected = ((full[row].double().numpy() + 1) / 4 * 255).round().astype(int)
+        assert np.abs(pixels.reshape(expected.shape).astype(int) - expected).max() <= 1
 
 
-@pytest.mark.parametrize(
-    ("shape", "position"),
-    [((6,), "value 4"), ((2, 3, 4), "row 1, column 0, channel 0"), ((2, 2, 2, 2), "value (0, 1, 0, 0)")],
-)
-def test_other_shapes_list_their_changes(shape: tuple[int, ...], position: str) -> None:
-    domain = make_domain(shape, groups="feature")
-    original = torch.zeros(shape)
-    changed = original.clone()
-    changed.view(-1)[4] = 0.5
-    image = ImageBounds(0, 0, 6, 0, 1, "grid", make_witness(original, changed, (4,), 1, -1.0, 1))
-    (card,) = make_cards([image], Inputs(original[None], None, (0,), domain), 10)
-    assert card.picture is None
-    assert [(c.place, c.before, c.after) for c in card.changes] == [(position, "0", "0.5")]
-
-
-def test_long_lists_of_changes_are_cut() -> None:
-    original = torch.zeros(100)
-    image = ImageBounds(0, 0, 100, 0, 90, "grid", make_witness(original, original + 1, tuple(range(100)), 1, -1.0, 1))
-    (card,) = make_cards([image], Inputs(original[None], None, (0,), make_domain((100,))), 10)
-    assert len(card.changes) == 40
-    assert card.more == 60
-
-
-def test_large_pictures_do_not_swell_the_page() -> None:
+def test_what_does_not_fit_is_left_out_the_hardest_first() -> None:
     torch.manual_seed(0)
-    images = torch.rand(30, 3, 224, 224)
-    changed = images.clone()
-    changed[:, :, 0, 0] = 1.0
-    witnesses = [make_witness(*pair, (0,), 1, -1.0, 1) for pair in zip(images, changed, strict=True)]
-    found = [ImageBounds(i, 0, 50176, 0, 1, "grid", witness) for i, witness in enumerate(witnesses)]
-    cards = make_cards(found, Inputs(images, None, tuple(range(30)), make_domain((3, 224, 224))), 30)
-    assert 0 < len(cards) < 30
+    images = torch.rand(40, 3, 64, 64)
+    assert make_sheets(images, 0.0, 1.0, room=10**7).exact  # type: ignore[union-attr]
+    sheets = make_sheets(images, 0.0, 1.0, first=[7, 3, 9], room=30_000)
+    assert sheets is not None
+    assert not sheets.exact
+    assert sheets.cells is not None
+    shown = [row for row, cell in enumerate(sheets.cells) if cell >= 0]
+    assert [sheets.cells[row] for row in (7, 3, 9)] == [0, 1, 2]
+    assert 3 < len(shown) < 40
+    assert sum(map(len, sheets.files)) <= 30_000
+    assert make_sheets(images, 0.0, 1.0, room=0) is None
+    assert make_sheets(torch.rand(3, 9), 0.0, 1.0, room=10**6) is None
 
 
 @pytest.mark.parametrize(
     ("kinds", "claim"),
     [
-        (["grid"], "for changes to grid values"),
-        (["certified", "lipschitz"], "for all real values of the domain"),
-        (["certified", "grid"], "in the sense of the guarantees below"),
-        (["sampled"], "in the sense of the guarantees below"),
+        (["grid"], "(proved for changes to grid values)"),
+        (["certified", "lipschitz"], "(proved for all real values of the domain)"),
+        (["certified", "grid"], "(in the sense of the guarantees below)"),
+        (["sampled"], "random samples claim no lower bound"),
     ],
 )
 def test_each_kind_of_guarantee_is_named(kinds: list[Guarantee], claim: str) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from l0tre.api.inputs import Image, load_one
-from l0tre.certify.checker.certificate import Certificate, read_certificate
+from l0tre.certify.checker.certificate import AnyCertificate, Certificate, SetCertificate, read_certificate
 from l0tre.certify.checker.check import CheckResult
 from l0tre.certify.checker.check import check as check_certificate
 from l0tre.domain import Domain, make_domain
@@ -15,7 +15,7 @@ __all__ = ["CheckResult", "check"]
 
 
 def check(
-    certificate: str | Path | Certificate,
+    certificate: str | Path | AnyCertificate,
     network: Source,
     image: Image,
     domain: Domain | None = None,
@@ -44,7 +44,7 @@ def check(
         CertificateError: If the file cannot be read or anything does not hold; the message says what.
         L0treError: If the network or the image cannot be used.
     """
-    proof = certificate if isinstance(certificate, Certificate) else read_certificate(certificate)
+    proof = certificate if isinstance(certificate, Certificate | SetCertificate) else read_certificate(certificate)
     net, data = load_one(network, image, None, device)
     return check_certificate(
         proof,

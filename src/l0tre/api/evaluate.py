@@ -1,15 +1,17 @@
 """The functions that evaluate a set of inputs: evaluate, anytime, begin."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from l0tre.api.certificates import keeper, refuse_uncertified
 from l0tre.api.inputs import Images, Labels, check_scale, describe_data, fitting_threads, load_inputs
-from l0tre.api.steps import before_the_first_step, check_budget, last, recorded
+from l0tre.api.sinks import Sink, told
+from l0tre.api.steps import before_the_first_step, check_budget, last, recorded, stoppable
 from l0tre.defaults import ATTACK_QUERIES
 from l0tre.domain import Domain
-from l0tre.errors import warn
+from l0tre.errors import ConfigError, warn
 from l0tre.evaluation.accuracy import doubt
 from l0tre.evaluation.driver import drive
 from l0tre.evaluation.problem import GuaranteeWish, Settings, make_problem, spacing, start
@@ -42,8 +44,11 @@ def evaluate(
     device: str = "auto",
     time_budget: float | None = None,
     out: str | Path | None = None,
+    certificates: bool = False,
     stop: Callable[[], bool] = lambda: False,
     extra_config: Mapping[str, Any] | None = None,
+    progress: bool | None = None,
+    sinks: Sequence[Sink | Callable[[Snapshot], object]] = (),
     tuning: Tuning = DEFAULT_TUNING,
 ) -> Snapshot:
     """Evaluate a set of inputs and return the final bounds.
@@ -69,8 +74,13 @@ def evaluate(
         device: Where to compute, if ``network`` is not loaded yet.
         time_budget: Seconds; ``None`` for no limit.
         out: A new folder for a run that survives a crash and can be resumed.
+        certificates: Keep the proof of every level in that folder, for :func:`l0tre.check_run`.
         stop: Asked in every step; a yes ends the evaluation behind that step, with what there is.
         extra_config: More entries for the stored configuration.
+        progress: Whether to show a bar (extra ``notebook``); ``None`` in notebooks only, where the variable
+            ``L0TRE_PROGRESS=0`` switches it off.
+        sinks: Who is told the bounds while they improve: :func:`l0tre.tensorboard_sink`, :func:`l0tre.mlflow_sink`, or
+            functions of a :class:`Snapshot`.
         tuning: How much is done at a time and for how long; changes speed only, and is not stored.
 
     Returns:
@@ -98,8 +108,11 @@ def evaluate(
             device=device,
             time_budget=time_budget,
             out=out,
+            certificates=certificates,
             stop=stop,
             extra_config=extra_config,
+            progress=progress,
+            sinks=sinks,
             tuning=tuning,
         )
     )
@@ -124,8 +137,11 @@ def anytime(
     device: str = "auto",
     time_budget: float | None = None,
     out: str | Path | None = None,
+    certificates: bool = False,
     stop: Callable[[], bool] = lambda: False,
     extra_config: Mapping[str, Any] | None = None,
+    progress: bool | None = None,
+    sinks: Sequence[Sink | Callable[[Snapshot], object]] = (),
     tuning: Tuning = DEFAULT_TUNING,
 ) -> Iterator[Snapshot]:
     """Evaluate a set of inputs, giving out the bounds after every step; stop whenever you like.
@@ -146,7 +162,7 @@ def anytime(
         guarantee=guarantee,
         attack_queries=attack_queries,
     )
-    return begin(
+    steps = begin(
         network,
         images,
         labels,
@@ -155,10 +171,12 @@ def anytime(
         device=device,
         time_budget=time_budget,
         out=out,
+        certificates=certificates,
         stop=stop,
         extra_config=extra_config,
         tuning=tuning,
     )
+    return told(steps, sinks, progress)
 
 
 def begin(
@@ -171,6 +189,7 @@ def begin(
     device: str = "auto",
     time_budget: float | None = None,
     out: str | Path | None = None,
+    certificates: bool = False,
     stop: Callable[[], bool] = lambda: False,
     extra_config: Mapping[str, Any] | None = None,
     tell: Callable[[str], None] | None = None,
@@ -190,10 +209,18 @@ def begin(
             indices=data.indices,
             domain=domain,
             settings=settings,
-            extra_config={**describe_data(data), **(extra_config or {})},
+            extra_config={
+                **describe_data(data),
+                **({"certificates": True} if certificates else {}),
+                **(extra_config or {}),
+            },
             tuning=tuning,
             pulse=pulse,
         )
+    if certificates:
+        if out is None:
+            raise ConfigError("certificates are kept in a run folder: give `out`")
+        refuse_uncertified(problem)
     if data.labels is not None and (reason := doubt(len(problem.indices), len(data.images))):
         warn(reason)
     state = start(problem)
@@ -204,5 +231,6 @@ def begin(
         return with_threads(steps, fitting_threads(problem.network))
     inputs = Inputs(data.images, data.labels, data.indices, problem.domain)
     run = create_run(Path(out), inputs, state, excluded=problem.excluded, config=problem.config)
-    steps = drive(problem, state, recorder=run, time_budget=time_budget, stop=stop, tell=tell)
-    return recorded(with_threads(steps, fitting_threads(problem.network)), run, inputs)
+    keep, ends = keeper(problem, Path(out)) if certificates else None, stoppable(stop, run.folder)
+    steps = drive(problem, state, recorder=run, time_budget=time_budget, stop=ends, on_evidence=keep, tell=tell)
+    return recorded(with_threads(steps, fitting_threads(problem.network)), run, inputs, problem.network)

@@ -4,21 +4,23 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from l0tre.api.certificates import keeper
 from l0tre.api.inputs import fitting_threads
 from l0tre.api.load import load
-from l0tre.api.steps import check_budget, last, recorded
+from l0tre.api.steps import check_budget, last, recorded, stoppable
 from l0tre.errors import ConfigError, StoreError
 from l0tre.evaluation.driver import drive
 from l0tre.evaluation.problem import Settings, make_problem
 from l0tre.evaluation.results import Snapshot
+from l0tre.model.network import Network
 from l0tre.model.reference import is_reference
 from l0tre.model.sources import Source
 from l0tre.names import names_of
-from l0tre.store import open_run, read_config, read_inputs
+from l0tre.store import clear_stop, open_run, read_config, read_inputs
 from l0tre.threads import with_threads
 from l0tre.tuning import DEFAULT_TUNING, Tuning
 
-__all__ = ["resume", "resume_anytime"]
+__all__ = ["network_of", "resume", "resume_anytime"]
 
 
 def resume(
@@ -100,27 +102,7 @@ def resume_anytime(
     raised = max_t is not None and _raised(config, max_t)
     if raised:
         config = {**config, "settings": {**config["settings"], "max_t": max_t}}
-    model = config["model"]
-    if network is None:
-        network = _named_by(folder, model, trust_run)
-    if isinstance(network, str | Path):
-        _refuse_code_inside(folder, str(network))
-        shape = tuple(model["input_shape"])
-        network = load(
-            network,
-            mean=model.get("mean"),
-            std=model.get("std"),
-            input_shape=shape,
-            device=device,
-            weights=model.get("weights"),
-            words=names_of(config)[0].words,
-        )
-    net = load(network, input_shape=tuple(inputs.images.shape[1:]), device=device)
-    if net.fingerprint != model["fingerprint"]:
-        raise StoreError(
-            f"the network {net.name} is not the one that the run in {folder} began with "
-            "(its weights or operations differ)"
-        )
+    net = network_of(folder, config, tuple(inputs.images.shape[1:]), network, device, trust_run=trust_run)
     problem = make_problem(
         net,
         inputs.images,
@@ -142,8 +124,47 @@ def resume_anytime(
     except BaseException:
         run.close()
         raise
-    steps = drive(problem, state, recorder=run, time_budget=time_budget, stop=stop, tell=tell)
-    return recorded(with_threads(steps, fitting_threads(problem.network)), run, inputs)
+    clear_stop(folder)
+    keep, ends = keeper(problem, folder) if config.get("certificates") else None, stoppable(stop, folder)
+    steps = drive(problem, state, recorder=run, time_budget=time_budget, stop=ends, on_evidence=keep, tell=tell)
+    return recorded(with_threads(steps, fitting_threads(problem.network)), run, inputs, problem.network)
+
+
+def network_of(
+    folder: Path,
+    config: Mapping[str, Any],
+    shape: tuple[int, ...],
+    network: Source | None,
+    device: str,
+    *,
+    trust_run: bool,
+) -> Network:
+    """The network of a run, loaded from what the run names unless it is given.
+
+    Raises:
+        StoreError: If it cannot be told, or is another one.
+    """
+    model = config["model"]
+    if network is None:
+        network = _named_by(folder, model, trust_run)
+    if isinstance(network, str | Path):
+        _refuse_code_inside(folder, str(network))
+        network = load(
+            network,
+            mean=model.get("mean"),
+            std=model.get("std"),
+            input_shape=tuple(model["input_shape"]),
+            device=device,
+            weights=model.get("weights"),
+            words=names_of(config)[0].words,
+        )
+    net = load(network, input_shape=shape, device=device)
+    if net.fingerprint != model["fingerprint"]:
+        raise StoreError(
+            f"the network {net.name} is not the one that the run in {folder} began with "
+            "(its weights or operations differ)"
+        )
+    return net
 
 
 def _raised(config: Mapping[str, Any], max_t: int) -> bool:

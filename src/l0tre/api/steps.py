@@ -1,19 +1,24 @@
 """What every evaluation goes through, new or resumed: its time, its record, its last snapshot."""
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 from l0tre.errors import ConfigError, StoreError
 from l0tre.evaluation.exports import export_writes
 from l0tre.evaluation.results import Snapshot
 from l0tre.halting import Clock, Halted
-from l0tre.store import Inputs, Run
+from l0tre.model.network import Network
+from l0tre.store import Inputs, Run, score_writes, stop_asked
 from l0tre.tuning import DEFAULT_TUNING, Tuning
 
-__all__ = ["before_the_first_step", "check_budget", "last", "recorded"]
+STOP_SECONDS = 0.25  # between two looks for a wish to stop
+
+__all__ = ["before_the_first_step", "check_budget", "last", "recorded", "stoppable"]
 
 
 @contextmanager
@@ -42,13 +47,18 @@ def before_the_first_step(
         ) from error
 
 
-def recorded(snapshots: Iterator[Snapshot], run: Run, inputs: Inputs) -> Iterator[Snapshot]:
+def recorded(snapshots: Iterator[Snapshot], run: Run, inputs: Inputs, network: Network) -> Iterator[Snapshot]:
     """Pass snapshots on; however the caller ends, write the exports of the last one and close the database."""
     latest: Snapshot | None = None
 
-    def export() -> None:
-        if latest is not None:
-            run.export(export_writes(run.folder, latest, inputs.images, inputs.indices))
+    def export(*, ask: bool = False) -> None:
+        if latest is None:
+            return
+        writes = export_writes(run.folder, latest, inputs.images, inputs.indices)
+        if ask:
+            originals = dict(zip(inputs.indices, inputs.images, strict=True))
+            writes |= score_writes(run.folder, latest, originals, network.scores)
+        run.export(writes)
 
     with closing(run):
         try:
@@ -60,7 +70,21 @@ def recorded(snapshots: Iterator[Snapshot], run: Run, inputs: Inputs) -> Iterato
         except BaseException:
             export()
             raise
-        export()
+        export(ask=True)
+
+
+def stoppable(stop: Callable[[], bool], folder: Path) -> Callable[[], bool]:
+    """Asks ``stop``, and whether another process asked the run to end (``store.ask_stop``)."""
+    looked, asked = -math.inf, False
+
+    def either() -> bool:
+        nonlocal looked, asked
+        now = time.monotonic()
+        if not asked and now - looked >= STOP_SECONDS:
+            looked, asked = now, stop_asked(folder)
+        return asked or stop()
+
+    return either
 
 
 def check_budget(seconds: float | None) -> None:

@@ -7,11 +7,11 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor
 
-from l0tre.data import Dataset
+from l0tre.data import Dataset, select
 from l0tre.domain import Domain, Groups, Range, make_domain, restrict
-from l0tre.errors import ConfigError
+from l0tre.errors import ConfigError, DataError
 
-__all__ = ["table_domain"]
+__all__ = ["rows_inside", "table_domain"]
 
 LISTED = 64  # whole numbers of a column that are tried and proved one by one; of wider ranges all between are covered
 WHOLE = "auto"  # instead of names: every column whose values are all whole numbers
@@ -22,6 +22,7 @@ def table_domain(
     *,
     low: Range | None = None,
     high: Range | None = None,
+    quantile: float = 0.0,
     fixed: Sequence[str] = (),
     integer: Sequence[str] = (),
     categorical: Sequence[str] = (),
@@ -38,6 +39,9 @@ def table_domain(
         data: The table; all of its rows say which values there are.
         low: Smallest value, one for all columns or one for each; default each column's smallest in the data.
         high: Largest value, likewise.
+        quantile: Share of the rows that default ranges leave out at either end, below 0.5, so that single outliers do
+            not widen them. Columns that are fixed, categorical or one-hot keep all of their values. Rows with values
+            outside cannot be evaluated, see :func:`rows_inside`.
         fixed: Columns that never change.
         integer: Columns that hold whole numbers only; ``auto`` for every column whose values are all whole.
         categorical: Columns that take no other values than those in the data.
@@ -54,9 +58,11 @@ def table_domain(
     """
     rows = data.images.flatten(1)
     names = data.names.features or tuple(str(place) for place in range(rows.shape[1]))
-    lows = rows.amin(0) if low is None else low
-    highs = rows.amax(0) if high is None else high
     grouped = [_find(names, wish.split("+"), "one_hot") for wish in one_hot]
+    listed_columns = [*_find(names, categorical, "categorical"), *data.names.words, *_find(names, fixed, "fixed")]
+    ends = _ends(rows, quantile, whole=[*listed_columns, *(place for members in grouped for place in members)])
+    lows = ends[0] if low is None else low
+    highs = ends[1] if high is None else high
     numbers = torch.arange(len(names))
     for members in grouped:
         numbers[members] = members[0]
@@ -96,6 +102,32 @@ def table_domain(
     if not listed and not wide and not any(rules.values()):
         return domain
     return restrict(domain, listed=listed, whole=wide, **rules)
+
+
+def rows_inside(data: Dataset, domain: Domain) -> Dataset:
+    """The rows whose values all lie in the ranges of a domain; their ``indices`` still refer to the source.
+
+    Raises:
+        DataError: If none does.
+    """
+    flat = data.images.flatten(1)
+    inside = ((flat >= domain.low.cpu()) & (flat <= domain.high.cpu())).all(1).nonzero()[:, 0].tolist()
+    if not inside:
+        raise DataError(f"{data.name} has no row inside the ranges: give a smaller quantile")
+    return select(data, indices=inside)
+
+
+def _ends(rows: Tensor, quantile: float, *, whole: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Smallest and largest value of each column, without a share of the rows at either end for most columns."""
+    if not 0 <= quantile < 0.5:
+        raise ConfigError(f"`quantile` is {quantile}: give a share of the rows from 0 to below 0.5, such as 0.01")
+    lowest, highest = rows.amin(0), rows.amax(0)
+    order = rows.sort(0).values
+    out = int(quantile * len(rows))
+    lows, highs = order[out].clone(), order[len(rows) - 1 - out].clone()
+    kept = [*whole, *(lows == highs).nonzero()[:, 0].tolist()]  # a rare value must not freeze its column
+    lows[kept], highs[kept] = lowest[kept], highest[kept]
+    return lows, highs
 
 
 def _find(names: Sequence[str], wishes: Iterable[str], what: str) -> list[int]:

@@ -2,34 +2,35 @@
 
 import os
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-
+from l0tre.api.certificates import TOO_LARGE, certificate_of, refuse_uncertified
 from l0tre.api.inputs import Image, check_scale, describe_data, fitting_threads, load_one
-from l0tre.certify.checker.certificate import make_certificate, write_certificate
-from l0tre.certify.proof import ARITHMETIC
-from l0tre.certify.regions.tree import make_tree
+from l0tre.api.sinks import Sink, told
+from l0tre.certify.checker.certificate import write_certificate
 from l0tre.domain import Domain, make_domain
-from l0tre.errors import ConfigError
+from l0tre.errors import CertificateError, ConfigError, require
 from l0tre.evaluation.driver import drive
 from l0tre.evaluation.problem import GuaranteeWish, Problem, Settings, make_problem, spacing, start
 from l0tre.evaluation.results import Guarantee, ImageBounds, Snapshot, Witness
-from l0tre.findings import Evidence
 from l0tre.grid import Colours, GridKind
 from l0tre.model.sources import Source
-from l0tre.rules import Free
+from l0tre.shown import Shown
 from l0tre.threads import with_threads
 from l0tre.tuning import DEFAULT_TUNING, Tuning
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["Verdict", "verify"]
 
 
 @dataclass(frozen=True, repr=False)
-class Verdict:
+class Verdict(Shown):
     """The answer to: can changing at most ``radius`` groups change the decision?
 
     Attributes:
@@ -66,6 +67,16 @@ class Verdict:
         what = f"at most {self.radius} {self.unit}{'' if self.radius == 1 else 's'}"
         return f"Verdict({self.answer}: {what}; lower {self.lower}, upper {self.upper}, {self.guarantee})"
 
+    def to_dataframe(self) -> "pd.DataFrame":
+        """The answer as a table of one row.
+
+        Raises:
+            MissingExtraError: If pandas is not installed.
+        """
+        row = {part.name: getattr(self, part.name) for part in fields(self) if part.name != "witness"}
+        becomes = None if self.witness is None else self.witness.label
+        return require("pandas", "tables").DataFrame([{**row, "becomes": becomes}])
+
 
 def verify(
     network: Source,
@@ -88,6 +99,8 @@ def verify(
     certificate: str | Path | None = None,
     about: Mapping[str, Any] | None = None,
     tell: Callable[[str], None] | None = None,
+    progress: bool | None = None,
+    sinks: Sequence[Sink | Callable[[Snapshot], object]] = (),
     tuning: Tuning = DEFAULT_TUNING,
 ) -> Verdict:
     """Decide whether one input keeps its decision when at most ``radius`` groups change.
@@ -112,12 +125,15 @@ def verify(
         certificate: File for the proof, written if the answer is ``safe``; see :func:`l0tre.check`.
         about: More entries for the certificate's description.
         tell: Takes sentences such as what a long level will cost; default a warning in the log.
-        tuning: As for :func:`l0tre.evaluate`.
+        progress: As for :func:`l0tre.evaluate`, likewise all that follow.
+        sinks: Who is told how far the proof is.
+        tuning: How much is done at a time.
 
     Returns:
         The verdict.
 
     Raises:
+        CertificateError: If the answer is safe, but its proof is too large for a certificate.
         ConfigError: If ``radius`` is below 1 or above the number of groups, or a certificate is wanted of a proof that
             is not certified.
         DataError: If there is not one image, or the network misclassifies it unchanged.
@@ -151,27 +167,26 @@ def verify(
         extra_config=describe_data(data),
         tuning=tuning,
     )
-    if certificate is not None and problem.settings.guarantee != "certified":
-        why = problem.config["guarantee"].get("note", f"the guarantee is {problem.settings.guarantee}")
-        raise ConfigError(f"there is no certificate without a certified proof ({why}): leave the certificate out")
-    if certificate is not None and not isinstance(domain.rules, Free):
-        raise ConfigError("certificates are for ranges without lists, whole numbers and directions: leave it out")
-    if certificate is not None and net.thresholds is not None:
-        raise ConfigError("certificates are for networks, not for ensembles of trees: leave it out")
     if certificate is not None:
+        refuse_uncertified(problem)
         _check_writable(Path(certificate))
-    proof = _ProvedNodes(radius)
-    keep = proof.add if certificate is not None else None
+    proved: dict[int, object] = {}
+    keep = None if certificate is None else lambda t, _, closed: proved.update({t: closed})
     left = None if time_budget is None else max(0.0, time_budget - (time.monotonic() - began))
     steps = drive(problem, start(problem), time_budget=left, stop=stop, on_evidence=keep, tell=tell)
-    for snapshot in with_threads(steps, fitting_threads(net)):
-        bounds = snapshot.images[0]
-        if bounds.lower >= radius or bounds.upper <= radius:
-            break
+    with closing(told(with_threads(steps, fitting_threads(net)), sinks, progress)) as snapshots:
+        for snapshot in snapshots:
+            bounds = snapshot.images[0]
+            if bounds.lower >= radius or bounds.upper <= radius:
+                break
     out_of_time = time_budget is not None and time.monotonic() - began >= time_budget
     verdict = _verdict(problem, radius, snapshot, bounds, out_of_time)
     if certificate is not None and verdict.answer == "safe":
-        proof.write(Path(certificate), problem, {"seconds": round(verdict.seconds, 3), **(about or {})})
+        remarks = {"seconds": round(verdict.seconds, 3), **(about or {})}
+        made = certificate_of(problem, 0, radius, proved.get(radius), remarks)
+        if made is None:
+            raise CertificateError(f"the answer is safe, but no certificate was written: {TOO_LARGE}")
+        write_certificate(certificate, made)
     return verdict
 
 
@@ -215,56 +230,3 @@ def _check_writable(path: Path) -> None:
     """Refuse a place where no file can be written before the proof, which may take hours, not after it."""
     if path.is_dir() or not path.parent.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
         raise ConfigError(f"the certificate {path} cannot be written: give a file in a folder that exists")
-
-
-class _ProvedNodes:
-    """The proved nodes of the level that answers the question."""
-
-    def __init__(self, radius: int) -> None:
-        self.radius = radius
-        self.parts: list[Evidence] = []
-
-    def add(self, t: int, _: int, evidence: Evidence) -> None:
-        if t == self.radius:
-            self.parts.append(evidence)
-
-    def write(self, path: Path, problem: Problem, about: Mapping[str, Any]) -> None:
-        """Write the certificate: nodes of cells first, then those of boxes."""
-        domain, network = problem.domain.to(torch.device("cpu")), problem.network
-        width = domain.members.shape[1]
-        cells, bounds, low, high = [], [], [], []
-        for boxes in (False, True):
-            for part in self.parts:
-                if (part.box is not None) != boxes or not len(part.cells):
-                    continue
-                order = part.cells.argsort(dim=1, stable=True)
-                cells.append(part.cells.gather(1, order).cpu())
-                bounds.append(part.bounds.cpu())
-                if part.box is not None:
-                    wide = order[:, :, None].expand(-1, -1, width)
-                    low.append(part.box[0].gather(1, wide).cpu())
-                    high.append(part.box[1].gather(1, wide).cpu())
-        boxed = sum(len(values) for values in low)
-        total = sum(len(numbers) for numbers in cells)
-        box = torch.cat([torch.full((total - boxed,), -1), torch.arange(boxed)])
-        certificate = make_certificate(
-            network,
-            problem.images[0].cpu().reshape(domain.shape),
-            domain,
-            label=int(problem.labels[0]),
-            order=make_tree(domain, network.exact).order.numpy(),
-            cells=torch.cat(cells).numpy(),
-            bounds=torch.cat(bounds).numpy(),
-            arithmetic=ARITHMETIC,
-            box=box.numpy(),
-            low=torch.cat(low).numpy() if low else None,
-            high=torch.cat(high).numpy() if high else None,
-            about={
-                "model": network.name,
-                "index": problem.indices[0],
-                "unit": domain.unit,
-                "versions": problem.config["versions"],
-                **about,
-            },
-        )
-        write_certificate(path, certificate)

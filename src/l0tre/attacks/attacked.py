@@ -1,15 +1,22 @@
 """What an attack gives."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+from l0tre.errors import require
+from l0tre.shown import Shown
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["Attacked"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # tensors have no single truth value to compare by
-class Attacked:
+class Attacked(Shown):
     """Adversarial inputs with as few changed groups as were found; all tensors on the CPU.
 
     Attributes:
@@ -64,3 +71,15 @@ class Attacked:
     def median(self) -> float:
         """Median distance of the images in ``changed`` (of two middle ones the mean); NaN if there are none."""
         return float(torch.quantile(self.distance[self.changed].double(), 0.5)) if self.changed.any() else float("nan")
+
+    def to_dataframe(self) -> "pd.DataFrame":
+        """A row for each image: what was found, by which method, at what cost.
+
+        Raises:
+            MissingExtraError: If pandas is not installed.
+        """
+        columns = {
+            name: getattr(self, name).tolist()
+            for name in ("labels", "decisions", "found", "distance", "optimal", "forwards", "backwards")
+        }
+        return require("pandas", "tables").DataFrame({**columns, "methods": list(self.methods)})

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
+from l0tre.certify.regions.leaves import Closed
 from l0tre.certify.regions.nodes import CellNodes, Nodes
 
 __all__ = ["ARITHMETIC", "Proof"]
@@ -24,6 +25,7 @@ class Proof:
         fronts: The nodes that are still open: of cells, of boxes. Row numbers of images are all 0.
         nodes: Nodes bounded so far.
         tree: ``Tree.digest`` of the tree whose cells the open nodes name; empty if it is not known.
+        closed: What is proved, part by part, for a certificate; ``None`` if that is not kept.
     """
 
     t: int
@@ -32,6 +34,7 @@ class Proof:
     fronts: tuple[Nodes, ...] = ()
     nodes: int = 0
     tree: str = ""
+    closed: Closed | None = None
 
     @property
     def share(self) -> float:

@@ -11,14 +11,17 @@ from l0tre.certify.boxes.box_search import BoxSearch
 from l0tre.certify.cells.cell_search import CellSearch, Step
 from l0tre.certify.proof import Proof
 from l0tre.certify.prover import Prover
-from l0tre.certify.regions.nodes import BoxNodes, root
+from l0tre.certify.regions.leaves import MOST_LEAVES, Closed, ClosedNodes, ClosedSets
+from l0tre.certify.regions.nodes import root
 from l0tre.errors import InternalError
-from l0tre.findings import Evidence, Findings
+from l0tre.findings import Findings
 from l0tre.halting import Clock
 from l0tre.objective import Specification
 from l0tre.tuning import Tuning
 
 __all__ = ["ProofSearch", "begin_search"]
+
+FEW = 2**16  # proved parts that are stored again after every second of a search by cells
 
 
 class ProofSearch:
@@ -50,7 +53,7 @@ class ProofSearch:
             clock: Whose pulse the search feels.
             tuning: When cells give up.
             hands_over: Whether rows that cells prove too little of are given up, for boxes to take over.
-            evidence: Whether findings carry the proved nodes.
+            evidence: Whether proofs keep what they have proved, part by part.
         """
         self.search = search
         self.proofs = list(proofs)
@@ -65,7 +68,8 @@ class ProofSearch:
     @property
     def light(self) -> bool:
         """Whether progress is cheap to keep: a search by boxes can have a hundred thousand open for an image."""
-        return isinstance(self.search, CellSearch)
+        kept = sum(0 if proof.closed is None else len(proof.closed) for proof in self.proofs)
+        return isinstance(self.search, CellSearch) and kept <= FEW
 
     def rows(self) -> list[int]:
         """Rows with work left, in order."""
@@ -81,7 +85,8 @@ class ProofSearch:
             self._hand_over()
         if not self.search.open() and self.open:
             raise self._wrong(self.open[0], "although none is open")
-        return Findings(step.nodes, list(step.candidates.items()), decided, self._evidence(step))
+        closed = {row: self.proofs[row].closed for row, safe in decided.items() if safe and self.evidence}
+        return Findings(step.nodes, list(step.candidates.items()), decided, closed)
 
     def drop(self, rows: Sequence[int]) -> None:
         """Leave some rows: nothing more can be gained for them."""
@@ -98,7 +103,7 @@ class ProofSearch:
         """What a later search goes on from: all sets for a row that was handed on."""
         if row in self.handed:
             proof = self.proofs[row]
-            return replace(proof, proved=Fraction(0), fronts=(root(0, proof.t, torch.device("cpu")),))
+            return replace(proof, proved=Fraction(0), fronts=(root(0, proof.t, torch.device("cpu")),), closed=None)
         fronts = self.search.left(row)
         if not fronts:
             raise self._wrong(row, "although none is open")
@@ -111,7 +116,8 @@ class ProofSearch:
         """
         before = self.proofs[row]
         proved = before.proved + step.shares.get(row, Fraction(0))
-        proof = replace(before, proved=proved, fronts=(), nodes=before.nodes + step.nodes[row])
+        nodes = before.nodes + step.nodes[row]
+        proof = replace(before, proved=proved, fronts=(), nodes=nodes, closed=_extended(before.closed, row, step))
         self.proofs[row] = proof
         tie = row in step.ties
         if proof.proved > proof.total:
@@ -131,23 +137,25 @@ class ProofSearch:
         self.drop(rows)
         self.handed.update(rows)
 
-    def _evidence(self, step: Step) -> list[Evidence]:
-        if not self.evidence or not len(step.proved):
-            return []
-        found = []
-        for row in step.proved.image.unique().tolist():
-            own = step.proved.image == row
-            nodes = step.proved.pick(own)
-            box = (nodes.low, nodes.high) if isinstance(nodes, BoxNodes) else None
-            found.append(Evidence(row, nodes.cells, box, step.bounds[own]))
-        return found
-
     def _wrong(self, row: int, what: str) -> InternalError:
         proof = self.proofs[row]
         return InternalError(
             f"the proof of image {self.indices[row]} at t = {proof.t} counts {proof.proved} of {proof.total} sets, "
             f"{what}: nothing was concluded from it; this is a defect in l0tre, please report it"
         )
+
+
+def _extended(closed: Closed | None, row: int, step: Step) -> Closed | None:
+    """What is proved of a row, with what a step proved; ``None`` once it is too much to be kept."""
+    if isinstance(closed, ClosedSets):
+        leaves = step.leaves.get(row)
+        closed = closed if leaves is None else ClosedSets((*closed.leaves, leaves))
+    elif isinstance(closed, ClosedNodes):
+        own = step.proved.image == row
+        if bool(own.any()):
+            nodes = step.proved.pick(own).of_image(0).to(torch.device("cpu"))
+            closed = ClosedNodes((*closed.parts, (nodes, step.bounds[own].cpu())))
+    return None if closed is None or len(closed) > MOST_LEAVES else closed
 
 
 def begin_search(
@@ -174,15 +182,22 @@ def begin_search(
         indices: Positions of the images in the user's data, for messages.
         boxes: Whether to search by boxes of values, see ``Prover.can_use_boxes``; else by cells of groups.
         hands_over: Whether a search by cells gives up rows that it proves too little of, for boxes to take over.
-        evidence: Whether findings carry the proved nodes; only for a search by cells.
+        evidence: Whether proofs keep what they have proved, part by part; those given must have, or have proved
+            nothing yet.
         halted: Asked inside long steps, which then end without a result.
 
     Returns:
         The search.
     """
     clock = Clock(halted, prover.tuning.grace_seconds)
-    begin = prover.search_boxes if boxes else prover.search_cells
-    search = begin(t, images, specification, proofs, pulse=clock.pulse)
+    search: CellSearch | BoxSearch
+    if boxes:
+        search = prover.search_boxes(t, images, specification, proofs, pulse=clock.pulse, keeps=evidence)
+    else:
+        search = prover.search_cells(t, images, specification, proofs, pulse=clock.pulse)
     tree = prover.tree.digest
     known = [proof or Proof(t, Fraction(0), search.total, tree=tree) for proof in proofs]
+    if evidence:
+        nothing: Closed = ClosedSets() if boxes else ClosedNodes()
+        known = [replace(proof, closed=nothing) if not proof.proved else proof for proof in known]
     return ProofSearch(search, known, indices, clock, prover.tuning, hands_over=hands_over, evidence=evidence)

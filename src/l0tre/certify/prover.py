@@ -135,6 +135,7 @@ class Prover:
         proofs: Sequence[Proof | None],
         *,
         pulse: Callable[[], None] = lambda: None,
+        keeps: bool = False,
     ) -> BoxSearch:
         """Begin or go on with a level that :meth:`can_use_boxes`, by clusters.
 
@@ -144,6 +145,7 @@ class Prover:
             specification: Likewise.
             proofs: Likewise, none, ``boxed`` ones, or ones that have proved nothing yet.
             pulse: Likewise.
+            keeps: Whether steps carry the boxes that they proved.
 
         Returns:
             The search.
@@ -157,7 +159,7 @@ class Prover:
         else:
             forms = make_form_instance(self.forward, self.prefix, instance, self.memory // 2)
             bounder = FormBounder(forms, windowed)
-        search = BoxSearch(bounder, self.domain, self.batcher, t, self.tuning)
+        search = BoxSearch(bounder, self.domain, self.batcher, t, self.tuning, keeps=keeps)
         for row, proof in enumerate(proofs):
             if proof is None:
                 search.begin(row)
@@ -167,7 +169,12 @@ class Prover:
 
 
 def make_prover(
-    network: Network, domain: Domain, batcher: Batcher, memory: int, tuning: Tuning = DEFAULT_TUNING
+    network: Network,
+    domain: Domain,
+    batcher: Batcher,
+    memory: int,
+    tuning: Tuning = DEFAULT_TUNING,
+    pulse: Callable[[], None] = lambda: None,
 ) -> Prover:
     """Prepare proofs about a network.
 
@@ -177,6 +184,7 @@ def make_prover(
         batcher: Runs the network on candidate witnesses.
         memory: Bytes for tables, nodes and rows together.
         tuning: How much is proved at a time, and when boxes take over.
+        pulse: Called between parts of the preparation; may raise ``Halted``.
 
     Returns:
         The prover, on the network's device.
@@ -186,11 +194,19 @@ def make_prover(
     """
     if network.exact is None:
         raise ModelError(f"{network.name} cannot be certified: {network.note or 'its operations are not known'}")
+    pulse()
     plan = make_plan(network.exact, domain, network.device)
+    pulse()
     tree = make_tree(domain, network.exact)
+    pulse()
     box_plan = make_plan(pools_first(network.exact), domain, network.device)
+    pulse()
     local = prefix = None
     if one_pixel_each(box_plan, domain, tree):
-        local, prefix = make_local(box_plan), make_prefix(box_plan, tuning.window_share)
+        local = make_local(box_plan)
+        pulse()
+        prefix = make_prefix(box_plan, tuning.window_share)
+        pulse()
     forward = make_forward(box_plan)
+    pulse()
     return Prover(network, domain, plan, box_plan, tree, batcher, memory, local, forward, prefix, tuning)

@@ -10,5 +10,18 @@ from l0tre.cli.root import Abort, UsageError, app
 __all__ = ["Abort", "UsageError", "app"]
 
 # In the order of the help; each adds its commands to the app.
-for module in ("evaluate", "verify", "attack", "compare", "compare_attacks", "views", "reproduce", "zoo"):
+for module in (
+    "evaluate",
+    "verify",
+    "attack",
+    "compare",
+    "compare_attacks",
+    "testgen",
+    "coverage",
+    "saliency",
+    "views",
+    "serve",
+    "reproduce",
+    "zoo",
+):
     import_module(f"l0tre.cli.{module}")

@@ -14,6 +14,7 @@ from l0tre.defaults import BUDGET, METHODS
 
 if TYPE_CHECKING:
     from l0tre.defaults import Method, Rounding
+    from l0tre.report.blocks import Document
 
 __all__ = ["attack"]
 
@@ -35,7 +36,7 @@ def attack(
         str, typer.Option(help=f"auto (a schedule of several), {', '.join(METHODS)}.", rich_help_panel=ATTACK)
     ] = "auto",
     budget: Annotated[
-        int, typer.Option(help="Forward + backward passes for each image.", rich_help_panel=ATTACK)
+        int, typer.Option(help="Queries (forward and backward passes) for each image.", rich_help_panel=ATTACK)
     ] = BUDGET,
     time_budget: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Stop after this time.", rich_help_panel=ATTACK)
@@ -60,6 +61,7 @@ def attack(
             rich_help_panel=ATTACK,
         ),
     ] = None,
+    report: opt.ReportOption = None,
     *,
     choices: opt.Choices,
     selection: opt.Several,
@@ -71,6 +73,7 @@ def attack(
     """
     from l0tre.api.attack import attack_details
     from l0tre.cli import attack_files as files
+    from l0tre.cli.pages import check_page, write_page
     from l0tre.cli.render import memory_dict
     from l0tre.cli.render_attack import attack_dict, show_attack
     from l0tre.cli.setup import parse_class, prepare
@@ -79,12 +82,13 @@ def attack(
     from l0tre.memory import default_budget
 
     opt.check_budget(time_budget)
+    check_page(report)
     if pictures is not None:
         rounding = "8bit"  # of what is stored as a picture
     if out is not None:
         files.check_file(out)
     with stop_on_signal() as stop:
-        setup = prepare(model, data, choices)
+        setup = prepare(model, data, choices, quiet=output.silent)
         network = setup.network
         target = None if targeted is None else parse_class(targeted, network.classes, setup.data.names)
         if pictures is not None:
@@ -124,6 +128,22 @@ def attack(
         stopped = stop()
     if out is not None:
         files.write_arrays(out, result, chosen, rounding)
+
+    def page() -> "Document":
+        from l0tre.report.attack import attack_page
+
+        low, high = float(setup.domain.low.min()), float(setup.domain.high.max())
+        return attack_page(
+            result,
+            chosen.images,
+            low=low,
+            high=high,
+            indices=chosen.indices,
+            names=chosen.names,
+            model=network.name,
+            data=chosen.name,
+        )
+
     written = 0 if pictures is None else files.write_pictures(pictures, result, chosen)
     if output.as_json:
         budget_bytes = setup.memory_bytes or default_budget(network.device)
@@ -134,5 +154,6 @@ def attack(
             say(f"adversarial inputs: {out}")
         if pictures is not None:
             say(f"{written} pictures in {pictures}")
+    write_page(report, page, silent=output.silent)
     if stopped:
         raise typer.Exit(130)

@@ -14,6 +14,7 @@ from l0tre.errors import ConfigError
 
 if TYPE_CHECKING:
     from l0tre.evaluation.results import Snapshot
+    from l0tre.report.blocks import Document
 
 __all__ = ["compare"]
 
@@ -37,15 +38,20 @@ def compare(
         float | None, typer.Option(metavar="SECONDS", help="Stop each network after this time.")
     ] = None,
     max_t: Annotated[int, typer.Option(help="Most groups changed together.", rich_help_panel=opt.SEARCH)] = 2,
+    report: opt.ReportOption = None,
     *,
     search: opt.Search,
     choices: opt.Choices,
     selection: opt.Selection,
     output: opt.Output,
 ) -> None:
-    """Which of several networks is more robust on the same images, and is that certain?"""
+    """Which of several networks is more robust on the same images, and is that certain?
+
+    Example: l0tre compare sdnn sdnn-unpadded mnist5k --resize --shuffle --limit 3 --max-t 1
+    """
     from l0tre.api.compare import Entrant, compare_entrants, name_networks
     from l0tre.cli.live import follow
+    from l0tre.cli.pages import check_page, write_page
     from l0tre.cli.render_comparison import show_comparison
     from l0tre.cli.setup import make_settings, prepare
     from l0tre.cli.signals import stop_on_signal
@@ -54,20 +60,28 @@ def compare(
     from l0tre.memory import parse_size
 
     opt.check_budget(time_budget)
+    check_page(report)
     if len(words) < 3:
         raise ConfigError(f"{len(words)} words were given: give at least two networks and then the images")
     *models, data = words
     console = screen(stderr=True)
+    results: dict[str, Snapshot] = {}
 
     def enter(name: str, model: str) -> Entrant:
-        setup = prepare(model, data, choices)
+        setup = prepare(model, data, choices, quiet=output.silent)
         chosen = select(setup.data, limit=selection.limit, shuffle=selection.shuffle, seed=selection.seed)
         return Entrant(name, setup.network, chosen, setup.domain)
 
     def watch(name: str, snapshots: "Iterator[Snapshot]") -> "Snapshot":
         if not output.silent:
             console.print(f"{literal(name)} ...")
-        return follow(snapshots, console, quiet=output.silent)
+        results[name] = follow(snapshots, console, quiet=output.silent)
+        return results[name]
+
+    def page() -> "Document":
+        from l0tre.report.comparison import comparison_page
+
+        return comparison_page(comparison, results)
 
     with stop_on_signal() as stop:
         memory = 0 if choices.memory is None else parse_size(choices.memory)
@@ -93,5 +107,6 @@ def compare(
                 end=False,
             )
             say(f"; no figure: {missing}" if missing else ", comparison.png")
+    write_page(report, page, silent=output.silent)
     if stopped:
         raise typer.Exit(130)

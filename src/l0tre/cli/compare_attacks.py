@@ -28,7 +28,7 @@ def compare_attacks(
     listing: Annotated[
         bool, typer.Option("--list", help="List the attacks, their libraries, and whether they can be imported.")
     ] = False,
-    budget: Annotated[int, typer.Option(help="Forward + backward passes for each image.")] = PEER_BUDGET,
+    budget: Annotated[int, typer.Option(help="Queries (forward and backward passes) for each image.")] = PEER_BUDGET,
     out: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Write compare.csv, compare.json, compare.png, ATTACK.npz.")
     ] = None,
@@ -37,7 +37,10 @@ def compare_attacks(
     selection: opt.Several,
     output: opt.Output,
 ) -> None:
-    """Run our attack and those of other libraries on the same images with one budget; every result is replayed."""
+    """Run our attack and those of other libraries on the same images with one budget; every result is replayed.
+
+    Example: l0tre compare-attacks sdnn mnist5k --resize --shuffle --limit 5 --peers sparse-rs,l0tre-paper
+    """
     from l0tre.adapters.attack_summary import to_dict
     from l0tre.adapters.compare_attacks import compare
     from l0tre.adapters.peers import PEERS
@@ -55,7 +58,7 @@ def compare_attacks(
     if peers is None:
         names = [name for name in names if not why_not(name)]
     with stop_on_signal() as stop:
-        setup = prepare(model, data, choices)
+        setup = prepare(model, data, choices, quiet=output.silent)
         chosen = select(
             setup.data,
             indices=selection.index,

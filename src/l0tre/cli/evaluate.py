@@ -1,6 +1,7 @@
 """The command evaluate: bounds for a set of images."""
 
 import shlex
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +25,9 @@ WITH_RESUME = (
     "time_budget",
     "device",
     "load_timeout",
+    "live",
+    "tensorboard",
+    "mlflow",
     "quiet",
     "as_json",
 )  # all else is stored in the run
@@ -39,6 +43,10 @@ def evaluate(
     ],
     data: Annotated[str | None, typer.Argument(metavar="DATA", help=opt.DATA_HELP, show_default=False)] = None,
     out: Annotated[Path | None, typer.Option(help="A new folder for the run: it survives a crash.")] = None,
+    certificates: Annotated[
+        bool,
+        typer.Option("--certificates", help="With --out: keep the proof of every level, for l0tre check RUN."),
+    ] = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the run folder given instead of a model.")
     ] = False,
@@ -72,10 +80,20 @@ def evaluate(
         int,
         typer.Option(
             metavar="QUERIES",
-            help="Forward + backward passes for each image to look for closer adversarial inputs; 0 for none.",
+            help="Queries (forward and backward passes) for each image to look for closer adversarial inputs; "
+            "0 for none.",
             rich_help_panel=opt.SEARCH,
         ),
     ] = ATTACK_QUERIES,
+    live: Annotated[
+        bool, typer.Option("--live", help="Print an address whose page shows the bounds closing in; needs --out.")
+    ] = False,
+    tensorboard: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Write the bounds over time for TensorBoard.")
+    ] = None,
+    mlflow: Annotated[
+        str | None, typer.Option(metavar="EXPERIMENT", help="Log the bounds over time to a run of MLflow.")
+    ] = None,
     fail_under: Annotated[
         float | None,
         typer.Option(metavar="RADIUS", help="Exit code 1 if the mean lower bound is below this, for tests in CI."),
@@ -92,17 +110,24 @@ def evaluate(
     """
     from l0tre.api.evaluate import begin
     from l0tre.api.resume import resume_anytime
-    from l0tre.cli.live import follow
+    from l0tre.api.sinks import mlflow_sink, tensorboard_sink, told
+    from l0tre.api.tables import rows_inside
+    from l0tre.cli.live import follow, live_page
     from l0tre.cli.patience import loads_within
     from l0tre.cli.render import print_snapshot
     from l0tre.cli.setup import make_settings, prepare
     from l0tre.cli.signals import stop_on_signal
     from l0tre.data import select
+    from l0tre.store import stop_asked
 
     opt.check_budget(time_budget)
+    if live and out is None and not resume:
+        raise ConfigError("--live shows a run folder: give one with --out FOLDER")
     if sample is not None and not sample > 0:
         raise ConfigError(f"--sample {sample} is no time: give milliseconds above 0, for example 100")
     console = screen(stderr=True)
+    sinks = [] if tensorboard is None else [tensorboard_sink(tensorboard)]
+    sinks += [] if mlflow is None else [mlflow_sink(mlflow)]
 
     def tell(text: str) -> None:
         if not output.silent:
@@ -130,7 +155,7 @@ def evaluate(
                 raise ConfigError(
                     f"no images were given: l0tre evaluate {model} images.npz (or --resume for a run folder)"
                 )
-            setup = prepare(model, data, choices)
+            setup = prepare(model, data, choices, quiet=output.silent)
             settings = make_settings(
                 search,
                 setup.memory_bytes,
@@ -140,18 +165,26 @@ def evaluate(
                 sample_ms=sample or 0.0,
                 seed=selection.seed,
             )
+            data_inside = setup.data
+            if (choices.value_range or "").startswith("data:"):
+                data_inside = rows_inside(setup.data, setup.domain)
+                out_of_range = len(setup.data.images) - len(data_inside.images)
+                tell(f"{out_of_range} of {len(setup.data.images)} rows lie outside --range and are left out")
             snapshots = begin(
                 setup.network,
-                select(setup.data, limit=selection.limit, shuffle=selection.shuffle, seed=selection.seed),
+                select(data_inside, limit=selection.limit, shuffle=selection.shuffle, seed=selection.seed),
                 settings=settings,
                 domain=setup.domain,
                 time_budget=time_budget,
                 out=out,
+                certificates=certificates,
                 stop=stop,
+                extra_config={"command": shlex.join(["l0tre", *sys.argv[1:]])},
                 tell=tell,
             )
-        result = follow(snapshots, console, quiet=output.silent)
-        stopped = stop()
+        with live_page(out if live else None, tell):
+            result = follow(told(snapshots, sinks), console, quiet=output.silent)
+        stopped = stop() or (out is not None and stop_asked(out))
     print_snapshot(result, quiet=output.quiet, as_json=output.as_json, searched=True)
     if not output.silent and not result.finished:
         say(how_to_go_on(out))

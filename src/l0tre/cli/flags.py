@@ -12,6 +12,7 @@ FLAGS = {
     "attack_queries": "--attack",
     "memory_bytes": "--memory",
     "network": "--model",
+    "quantile": "--range",
     "rounding": "--round",
     "sample_ms": "--sample",
 }

@@ -1,16 +1,19 @@
 """The live view: one panel that is redrawn, silent when nobody watches."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from rich.console import Console
 from rich.live import Live
+from rich.progress import Progress
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from l0tre.evaluation.results import Snapshot
 
-__all__ = ["follow"]
+__all__ = ["follow", "live_page", "proof_bar"]
 
 REFRESH = 0.2  # seconds between two redraws
 
@@ -40,6 +43,56 @@ def follow(snapshots: Iterator[Snapshot], console: Console, *, quiet: bool) -> S
                 live.update(_panel(result, first, rate), refresh=True)
                 drawn = now
     return result
+
+
+@contextmanager
+def proof_bar(console: Console, radius: int, *, quiet: bool) -> Iterator[Callable[[Snapshot], None]]:
+    """A bar for one question: it appears with the first bounds.
+
+    Args:
+        console: Where to draw (standard error).
+        radius: What is asked about.
+        quiet: Draw nothing; also when the console is no terminal.
+
+    Yields:
+        What is given the snapshots.
+    """
+    bar = Progress(console=console, transient=True, disable=quiet or not console.is_terminal)
+    line = bar.add_task("", total=1.0)
+
+    def show(now: Snapshot) -> None:
+        bounds = now.images[0]
+        bar.start()
+        known = "" if bounds.witness is None else f", an input with {bounds.upper}"
+        text = f"t = {now.t} of {radius}: {bounds.lower} {now.unit}s proved{known}"
+        bar.update(line, completed=now.level_share, description=text)
+
+    try:
+        yield show
+    finally:
+        bar.stop()
+
+
+@contextmanager
+def live_page(run: Path | None, tell: Callable[[str], None]) -> Iterator[None]:
+    """While inside, a page shows a run.
+
+    Args:
+        run: The run folder; ``None`` for no page.
+        tell: Is told the address.
+
+    Raises:
+        MissingExtraError: If the packages of the extra ``live`` are not installed.
+    """
+    if run is None:
+        yield
+        return
+    from l0tre.serve import Runs, background
+
+    runs = Runs(run)
+    with background(runs) as address:
+        tell(f"live: {address.page(runs.names()[0])}")
+        yield
 
 
 def _panel(now: Snapshot, first: Snapshot, rate: float) -> Table:

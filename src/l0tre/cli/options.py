@@ -36,6 +36,7 @@ __all__ = [
     "ModelArgument",
     "Output",
     "QuietOption",
+    "ReportOption",
     "Search",
     "Selection",
     "Several",
@@ -44,7 +45,7 @@ __all__ = [
 ]
 
 DATA_HELP = (
-    "Inputs: .npz, .npy, .csv (a table with --label-column), a folder of pictures, or a name: "
+    "Inputs: .npz, .npy, .csv (a table with --label-column), a picture, a folder of pictures, or a name: "
     "digits, mnist5k, mnist, fashion-mnist, cifar10."
 )
 MODEL_HELP = "Network: .onnx, .pt2, package.module:name, file.py:name, or a name of l0tre zoo list (sdnn)."
@@ -100,6 +101,10 @@ ColoursOption = Annotated[
     ),
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no tables.")]
+ReportOption = Annotated[
+    Path | None,
+    typer.Option("--report", metavar="FILE.html", help="Write a page to look at: charts, every image, its changes."),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
 
 
@@ -187,8 +192,9 @@ class Choices:
         str | None,
         typer.Option(
             "--range",
-            metavar="data|LOW,HIGH",
-            help="Both ends at once: data (what a table with --label-column begins with), or two numbers.",
+            metavar="data|data:SHARE|LOW,HIGH",
+            help="Both ends at once: data (what a table with --label-column begins with), data:0.01 (without the "
+            "lowest and highest 1 % of each column), or two numbers.",
             show_default="0,1",
             rich_help_panel=DOMAIN,
         ),

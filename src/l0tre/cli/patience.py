@@ -4,9 +4,10 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from l0tre.cli.plain import plain
+from l0tre.cli.terminal import literal, screen
 from l0tre.errors import ConfigError
 
 __all__ = ["loads_within"]
@@ -15,7 +16,7 @@ ERROR = 2  # exit code
 
 
 @contextmanager
-def loads_within(seconds: float, name: str) -> Iterator[None]:
+def loads_within(seconds: float, name: str, *, quiet: bool = True) -> Iterator[None]:
     """End the process with one line if what is inside takes longer.
 
     Nothing else ends code that never returns, and nothing of ours is half written while a model is loaded.
@@ -23,6 +24,7 @@ def loads_within(seconds: float, name: str) -> Iterator[None]:
     Args:
         seconds: How long.
         name: Of the model, for the line.
+        quiet: Do not show on a terminal that it takes its time.
 
     Raises:
         ConfigError: If the time is none.
@@ -39,7 +41,11 @@ def loads_within(seconds: float, name: str) -> Iterator[None]:
     timer = threading.Timer(seconds, give_up)
     timer.daemon = True
     timer.start()
+    console = screen(stderr=True)
+    waiting: AbstractContextManager[object]
+    waiting = nullcontext() if quiet or not console.is_terminal else console.status(f"loading {literal(name)}")
     try:
-        yield
+        with waiting:
+            yield
     finally:
         timer.cancel()

@@ -7,15 +7,18 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from l0tre.api.check_run import RunCheck
 from l0tre.api.verify import Verdict
 from l0tre.certify.checker.check import CheckResult
 from l0tre.cli.flags import in_flags
+from l0tre.cli.small_charts import small_charts
 from l0tre.cli.terminal import literal, say, screen
 from l0tre.domain import Domain
 from l0tre.evaluation.accuracy import classified, counts, doubt
 from l0tre.evaluation.changes import changes
 from l0tre.evaluation.forecast import duration
 from l0tre.evaluation.results import ImageBounds, Snapshot
+from l0tre.evaluation.trial import ProofCost
 from l0tre.exhaustive.describe import Description
 from l0tre.limits import peak_host_bytes
 from l0tre.model.network import Network
@@ -28,7 +31,9 @@ __all__ = [
     "show_classified",
     "show_costs",
     "show_description",
+    "show_run_check",
     "show_snapshot",
+    "show_trial",
     "show_verdict",
 ]
 
@@ -109,6 +114,8 @@ def show_snapshot(result: Snapshot, console: Console, *, every: bool = False) ->
     known = "none is claimed: this is a sample" if sampled else f"so many {unit}s can change safely"
     console.print(f"  lower bound  {result.lower:.3f}   {known}")
     console.print(f"               guarantee: {_guarantee(result, settings)}")
+    if checked := sum(image.checked for image in result.images):
+        console.print(f"               checked by other code: {checked} of {_count(total, 'image')}")
     if note := config.get("guarantee", {}).get("note"):
         console.print(f"               why not certified: {literal(note)}", soft_wrap=True)
     console.print(f"  upper bound  {result.upper:.3f}   shown by stored adversarial inputs")
@@ -124,6 +131,8 @@ def show_snapshot(result: Snapshot, console: Console, *, every: bool = False) ->
         console.print(
             "               nothing is certified yet: give it more time, or --guarantee grid (faster, weaker)"
         )
+    for line in small_charts(result):
+        console.print(line, markup=False, soft_wrap=True)
     console.print(f"  search       {end}; {result.seconds:.1f} s, {result.queries:,} queries")
 
 
@@ -156,6 +165,11 @@ def _guarantee(result: Snapshot, settings: dict[str, object]) -> str:
 
 
 def _state(image: ImageBounds) -> str:
+    state = _search_state(image)
+    return f"{state}, checked" if image.checked else state
+
+
+def _search_state(image: ImageBounds) -> str:
     if image.converged:
         return "[green]converged[/green]"
     if image.guarantee == "sampled":
@@ -199,9 +213,34 @@ def show_check(result: CheckResult, unit: str, index: int, console: Console) -> 
         f"(guarantee: certified; all real values of the domain)"
     )
     console.print(
-        f"{_count(result.nodes, 'node')} cover every set of {result.radius}, {result.boxes} of them boxes of values; "
+        f"{_count(result.nodes, 'part')} cover every set of {result.radius}, {result.boxes} of them boxes of values; "
         f"each was bounded again (smallest margin {result.margin:.4g}; {result.splits} split further)"
     )
+    console.print(f"{result.seconds:.2f} s")
+
+
+def show_run_check(result: RunCheck, unit: str, console: Console) -> None:
+    """Print what checking a run found."""
+    valid = not result.refused and not result.missing
+    if not result.images and not result.before:
+        valid = False
+    console.print("[bold green]valid[/bold green]" if valid else "[bold red]not valid[/bold red]")
+    bounds = [image for image in result.images if image.lower and not image.reason and not image.missing]
+    parts = sum(image.parts for image in bounds)
+    console.print(
+        f"lower bounds proved again: {len(bounds)} ({parts:,} parts, {sum(image.splits for image in bounds):,} split "
+        f"further); witnesses replayed: {result.witnesses}"
+    )
+    for image in result.refused:
+        console.print(f"  image {image.index}: {literal(image.reason)}", soft_wrap=True)
+    for image in result.missing:
+        console.print(f"  image {image.index}: no certificate for its lower bound of {_count(image.lower, unit)}")
+    if result.missing:
+        console.print("  make a run whose proofs are kept: l0tre evaluate ... --certificates --out FOLDER")
+    if result.before:
+        console.print(f"checked before: {result.before} (--again checks them too)")
+    if result.left:
+        console.print(f"not checked yet: {result.left}; the same command goes on")
     console.print(f"{result.seconds:.2f} s")
 
 
@@ -213,6 +252,20 @@ def show_costs(costs: Sequence[Mapping[str, float]], unit: str, console: Console
             f"  t = {cost['t']:.0f}: {cost['sets']:,.0f} sets of {unit}s, {cost['points']:,.0f} grid points, "
             f"at most about {duration(cost['seconds'])}"
         )
+
+
+def show_trial(trial: Sequence[ProofCost], unit: str, console: Console) -> None:
+    """Print what proofs took in a trial, level by level."""
+    if trial:
+        console.print("cost of a proof for one input, here, from a trial with random values (inputs differ much):")
+    for cost in trial:
+        if cost.over:
+            what = duration(cost.seconds)
+        elif cost.share:
+            what = f"{cost.share:.2g} of its sets in {duration(cost.seconds)}, about {duration(cost.estimate)} for all"
+        else:
+            what = f"nothing proved in {duration(cost.seconds)}"
+        console.print(f"  t = {cost.t} {unit}{'' if cost.t == 1 else 's'}: {what}", soft_wrap=True)
 
 
 def show_description(

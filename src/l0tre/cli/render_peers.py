@@ -86,7 +86,7 @@ def show_peers(result: Comparison, console: Console) -> None:
             console.print(f"{row.name}: {literal(row.error)}", soft_wrap=True)
     console.print(
         f"\n{len(result.images)} images, {len(result.excluded)} left out as misclassified; "
-        f"budget {result.budget} passes an image\n"
+        f"budget {result.budget} queries an image\n"
         f"mean, median: changed pixels, feat.: changed values (mean), over the {shared} images that all attacks found "
         "(without those that found none)\n"
         "fwd, bwd: forward and backward passes an image; s/img: seconds an image\n"

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markdown import Markdown
+from rich.progress import Progress
 
 from l0tre.cli import options as opt
 from l0tre.cli.root import app
 from l0tre.cli.terminal import literal, say, screen
+from l0tre.defaults import MAX_L0
 from l0tre.errors import ConfigError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from l0tre.studies.plans import Plan
     from l0tre.studies.summary import Summary
 
-__all__ = ["case_1", "case_4"]
+__all__ = ["case_1", "case_3", "case_4"]
 
 studies = typer.Typer(
     no_args_is_help=True, help="Reproduce a case study of the paper: runs, tables and figures in one folder."
@@ -84,12 +86,68 @@ def case_1(
     source: Source,
     output: opt.Output,
 ) -> None:
-    """Convergence and global robustness: sdnn (t <= 3, 5,300 images) and dnn-0 (t <= 2, 2,400), epsilon 0.25."""
+    """Convergence and global robustness: sdnn (t <= 3, 5,300 images) and dnn-0 (t <= 2, 2,400), epsilon 0.25.
+
+    Example: l0tre reproduce case-1 --networks sdnn --images 20 --max-t 1 --data mnist5k --out runs/case1
+    """
     from l0tre.studies import case_one
 
     names = _networks(study.networks, case_one.NETWORKS)
     plans = case_one.plan_case_one(names, _kinds(kinds), images=study.images, max_t=study.max_t)
     _reproduce(out, () if figures_only else plans, source, case_one.summarise_case_one, output)
+
+
+@studies.command("case-3")
+@opt.with_sets
+def case_3(
+    out: OutOption,
+    networks: NetworksOption = None,
+    images: ImagesOption = None,
+    max_l0: Annotated[int, typer.Option(min=1, help="Pixels that a test may change, at the most.")] = MAX_L0,
+    time_budget: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Stop each suite after this time.")
+    ] = None,
+    seed: SeedOption = 0,
+    data_dir: opt.DataDirOption = None,
+    device: opt.DeviceOption = "auto",
+    figures_only: FiguresOnlyOption = False,
+    *,
+    output: opt.Output,
+) -> None:
+    """Test generation: mnist-attack and cifar10-attack, a suite from each of 10 test images."""
+    from l0tre.cli.signals import stop_on_signal
+    from l0tre.studies import case_three
+
+    opt.check_budget(time_budget)
+    console = screen(stderr=True)
+    with (
+        stop_on_signal() as stop,
+        Progress(console=console, transient=True, disable=output.silent or not console.is_terminal) as bar,
+    ):
+
+        def watch(name: str) -> Callable[[str, float], None]:
+            line = bar.add_task(literal(name), total=1.0)
+            return lambda what, share: bar.update(
+                line, completed=share, description=literal(f"{name}, {what}: {100 * share:.2f} % covered")
+            )
+
+        if not figures_only:
+            case_three.carry_out_case_three(
+                out,
+                _networks(networks, tuple(case_three.NETWORKS)),
+                seeds=images or case_three.SEEDS,
+                max_l0=max_l0,
+                data_dir=data_dir,
+                seed=seed,
+                device=device,
+                time_budget=time_budget,
+                stop=stop,
+                watch=watch,
+            )
+        stopped = stop()
+    _show(out, case_three.summarise_case_three(out), output)
+    if stopped:
+        raise typer.Exit(130)
 
 
 @studies.command("case-4")
@@ -106,6 +164,8 @@ def case_4(
     """Architectures and robustness: dnn-1 to dnn-7, t <= 2, 1,000 images, epsilon 0.3.
 
     dnn-4 to dnn-7 are not bundled: first train them, each with l0tre zoo train.
+
+    Example: l0tre reproduce case-4 --networks dnn-1 --images 20 --max-t 1 --data mnist5k --out runs/case4
     """
     from l0tre.studies import case_four
 
@@ -162,7 +222,13 @@ def _reproduce(
         if plans:
             carry_out(plans, out, **asdict(source), stop=stop, watch=watch)
         stopped = stop()
-    summary = summarise(out)
+    _show(out, summarise(out), output)
+    if stopped:
+        raise typer.Exit(130)
+
+
+def _show(out: Path, summary: "Summary", output: opt.Output) -> None:
+    """Print what a study says, and where it is."""
     if output.as_json:
         say(json.dumps(summary.facts, indent=1))
     elif not output.quiet:
@@ -170,5 +236,3 @@ def _reproduce(
         say(f"written: {out / 'summary.md'}, {out / 'summary.json'}, {len(summary.files) - 2} tables and figures")
         if summary.left_out:
             say(f"figures were left out: {summary.left_out}; then add --figures-only to this command")
-    if stopped:
-        raise typer.Exit(130)

@@ -23,7 +23,7 @@ from l0tre.memory import parse_size
 from l0tre.model.network import Network
 from l0tre.names import Names
 
-__all__ = ["Setup", "make_settings", "parse_class", "parse_groups", "parse_shape", "prepare"]
+__all__ = ["Setup", "make_settings", "parse_class", "parse_groups", "parse_shape", "parse_size_or_none", "prepare"]
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,14 @@ class Setup:
     memory_bytes: int
 
 
-def prepare(model: str, data: str, choices: Choices) -> Setup:
+def prepare(model: str, data: str, choices: Choices, *, quiet: bool = True) -> Setup:
     """Load everything.
 
     Args:
         model: The network, as typed.
         data: The images, as typed.
         choices: What the user typed about both.
+        quiet: Do not show that it takes its time.
 
     Returns:
         The network, the data fitted to it, what may change, and the memory.
@@ -64,7 +65,7 @@ def prepare(model: str, data: str, choices: Choices) -> Setup:
             drop=choices.drop or (),
         )
 
-    with loads_within(choices.load_timeout, model):
+    with loads_within(choices.load_timeout, model, quiet=quiet):
         network, images = agree(
             model,
             read,
@@ -74,10 +75,15 @@ def prepare(model: str, data: str, choices: Choices) -> Setup:
             std=parse_numbers(choices.std, "--std"),
             weights=choices.weights,
         )
-    memory = 0 if choices.memory is None else parse_size(choices.memory)
+    memory = parse_size_or_none(choices.memory)
     domain = _domain(network, images, choices) if posed is None else _box(network, posed, choices)
     check_scale(images, domain)
     return Setup(network, images, domain, memory)
+
+
+def parse_size_or_none(text: str | None) -> int:
+    """A size in bytes; 0 where none was given."""
+    return 0 if text is None else parse_size(text)
 
 
 def _middle(posed: VnnlibProperty, shape: tuple[int, ...] | None, name: str) -> Dataset:
@@ -114,6 +120,12 @@ def _domain(network: Network, data: Dataset, choices: Choices) -> Domain:
     }
     tabular = choices.label_column is not None or any(columns.values())
     wish = choices.value_range or ("data" if choices.label_column is not None and (low, high) == ("0", "1") else None)
+    quantile = 0.0
+    if wish is not None and wish.startswith("data:"):
+        shares = parse_numbers(wish.removeprefix("data:"), "--range") or []
+        if len(shares) != 1:
+            raise ConfigError(f"--range {wish!r} has several shares: give one, such as data:0.01")
+        quantile, wish = shares[0], "data"
     if wish is not None:
         low, _, high = wish.partition(",")
         high = low if low == "data" else high
@@ -131,6 +143,7 @@ def _domain(network: Network, data: Dataset, choices: Choices) -> Domain:
         data,
         low=None if low == "data" else parse_range(low, "--low"),
         high=None if high == "data" else parse_range(high, "--high"),
+        quantile=quantile,
         **columns,
     )
 
@@ -159,14 +172,14 @@ def make_settings(
     )
 
 
-def parse_class(text: str, classes: int, names: Names) -> int:
+def parse_class(text: str, classes: int, names: Names, option: str = "--targeted") -> int:
     """A class by its name or its number."""
     if text in names.classes:
         return names.classes.index(text)
     if text.isdecimal() and int(text) < classes:
         return int(text)
     named = f" ({', '.join(names.classes[:12])}{', ...' if len(names.classes) > 12 else ''})" if names.classes else ""
-    raise ConfigError(f"--targeted is {text}: the network has classes 0 to {classes - 1}{named}")
+    raise ConfigError(f"{option} is {text}: the network has classes 0 to {classes - 1}{named}")
 
 
 def parse_numbers(text: str | None, option: str) -> list[float] | None:

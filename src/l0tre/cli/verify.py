@@ -1,4 +1,4 @@
-"""The commands about a single input: verify, and check a certificate."""
+"""The commands verify, and check: of a certificate or of a run."""
 
 import json
 from enum import StrEnum
@@ -14,7 +14,7 @@ from l0tre.cli.terminal import literal, say, screen
 from l0tre.errors import CertificateError, ConfigError
 
 if TYPE_CHECKING:
-    from l0tre.certify.checker.certificate import Certificate
+    from l0tre.certify.checker.certificate import AnyCertificate
 
 __all__ = ["check", "verify"]
 
@@ -49,6 +49,7 @@ def verify(
     form: Annotated[
         Format, typer.Option("--format", help="text, json, or vnncomp (unsat, sat + witness, unknown, timeout).")
     ] = Format.TEXT,
+    report: opt.ReportOption = None,
     *,
     search: opt.Search,
     choices: opt.Choices,
@@ -61,6 +62,8 @@ def verify(
     Example: l0tre verify sdnn mnist5k --resize --index 1 --radius 1
     """
     from l0tre.api.verify import verify as verify_one
+    from l0tre.cli.live import proof_bar
+    from l0tre.cli.pages import check_page, write_page
     from l0tre.cli.render import memory_dict, show_verdict
     from l0tre.cli.setup import make_settings, prepare
     from l0tre.cli.signals import stop_on_signal
@@ -69,14 +72,15 @@ def verify(
     from l0tre.memory import default_budget
 
     opt.check_budget(time_budget)
+    check_page(report)
     console = screen(stderr=True)
 
     def tell(text: str) -> None:
         if not output.silent:
             console.print(literal(text), soft_wrap=True)
 
-    with stop_on_signal() as stop:
-        setup = prepare(model, data, choices)
+    with stop_on_signal() as stop, proof_bar(console, radius, quiet=output.silent) as show:
+        setup = prepare(model, data, choices, quiet=output.silent)
         image = select(setup.data, indices=[index])
         settings = make_settings(search, setup.memory_bytes, max(1, radius), domain=setup.domain)
         verdict = verify_one(
@@ -94,6 +98,8 @@ def verify(
             stop=stop,
             certificate=certificate,
             tell=tell,
+            progress=False,
+            sinks=[show],
         )
     written = certificate if verdict.answer == "safe" else None
     if output.as_json or form is Format.JSON:
@@ -107,6 +113,23 @@ def verify(
         show_verdict(verdict, image.images[0], image.names, screen())
         if written is not None:
             say(f"certificate: {written}")
+    if report is not None:
+        from l0tre.report.verdict import verdict_page
+
+        low, high = float(setup.domain.low.min()), float(setup.domain.high.max())
+        own = setup.network.source_scores(image.images).argmax(1) if image.labels is None else image.labels
+        page = verdict_page(
+            verdict,
+            image.images,
+            label=int(own[0]),
+            index=index,
+            low=low,
+            high=high,
+            names=image.names,
+            model=setup.network.name,
+            data=image.name,
+        )
+        write_page(report, lambda: page, silent=output.silent)
     raise typer.Exit(EXIT_CODES[verdict.answer])
 
 
@@ -115,20 +138,41 @@ def verify(
 def check(
     certificate: Annotated[
         Path,
-        typer.Argument(metavar="CERTIFICATE", help="What verify --certificate wrote.", show_default=False),
+        typer.Argument(
+            metavar="CERTIFICATE|RUN",
+            help="What verify --certificate wrote, or the run folder of evaluate --certificates.",
+            show_default=False,
+        ),
     ],
-    model: opt.ModelArgument,
-    data: opt.DataArgument,
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODEL", help=f"{opt.MODEL_HELP} For a run only if it cannot be told from it.", show_default=False
+        ),
+    ] = None,
+    data: Annotated[str | None, typer.Argument(metavar="DATA", help=opt.DATA_HELP, show_default=False)] = None,
     index: Annotated[
         int | None, typer.Option(help="Which image of the data, from 0.", show_default="the one of the certificate")
     ] = None,
+    sample: Annotated[
+        str, typer.Option(metavar="SHARE", help="Of a run: check so many of its images, drawn at random, such as 5%.")
+    ] = "100%",
+    seed: Annotated[int, typer.Option(help="Of the sample.")] = 0,
+    again: Annotated[bool, typer.Option("--again", help="Of a run: check also what was checked before.")] = False,
+    time_budget: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Of a run: begin no further image after this time.")
+    ] = None,
+    trust_run: Annotated[
+        bool, typer.Option("--trust-run", help="Of a run: import the Python code that the run folder names.")
+    ] = False,
     *,
     choices: opt.Choices,
     output: opt.Output,
 ) -> None:
-    """Check a proof again, with other code than made it. Exit code 0 it holds, 1 it does not, 2 error.
+    """Check proofs again, with other code than made them. Exit code 0 they hold, 1 they do not, 2 error.
 
-    A file that is missing or no certificate is an error. What is printed was found here, not read from the file.
+    A file that is missing or no certificate is an error. What is printed was found here, not read from the file. Of a
+    run all lower bounds and witnesses are checked; a check that was stopped goes on where it was.
 
     Example: l0tre check one.l0cert sdnn mnist5k --resize
     """
@@ -137,20 +181,29 @@ def check(
     from l0tre.cli.setup import prepare
     from l0tre.data import select
 
+    if certificate.is_dir():
+        if data is not None or index is not None:
+            raise ConfigError(
+                "a run folder holds its own data: give the run, and the model if it cannot be told from it"
+            )
+        _check_run(certificate, model, _share(sample), seed, again, time_budget, trust_run, choices, output)
+        return
+    if model is None or data is None:
+        raise ConfigError("a certificate is checked for a model and an image: l0tre check one.l0cert MODEL DATA")
     proof = _read(certificate)
     place = index if index is not None else _index(proof)
     setup = prepare(model, data, choices)
     image = select(setup.data, indices=[place])
     try:
         with Progress(console=screen(stderr=True), transient=True, disable=output.silent) as bar:
-            task = bar.add_task("checking nodes", total=len(proof.cells))
+            task = bar.add_task("checking", total=None)
             result = check_proof(
                 proof,
                 setup.network,
                 image,
                 setup.domain,
                 memory_bytes=setup.memory_bytes,
-                progress=lambda done, _: bar.update(task, completed=done),
+                progress=lambda done, total: bar.update(task, completed=done, total=total),
             )
     except CertificateError as error:
         if output.as_json:
@@ -168,7 +221,66 @@ def check(
         show_check(result, setup.domain.unit, place, screen())
 
 
-def _read(certificate: Path) -> "Certificate":
+def _check_run(
+    folder: Path,
+    model: str | None,
+    share: float,
+    seed: int,
+    again: bool,
+    time_budget: float | None,
+    trust_run: bool,
+    choices: opt.Choices,
+    output: opt.Output,
+) -> None:
+    from l0tre.api.check_run import check_run
+    from l0tre.cli.render import show_run_check
+    from l0tre.cli.setup import parse_size_or_none
+    from l0tre.cli.signals import stop_on_signal
+    from l0tre.store import read_config
+
+    opt.check_budget(time_budget)
+    unit = read_config(folder)["domain"]["unit"]
+    with stop_on_signal() as stop, Progress(console=screen(stderr=True), transient=True, disable=output.silent) as bar:
+        task = bar.add_task("checking", total=None)
+        result = check_run(
+            folder,
+            model,
+            sample=share,
+            seed=seed,
+            again=again,
+            device=choices.device,
+            memory_bytes=parse_size_or_none(choices.memory),
+            time_budget=time_budget,
+            trust_run=trust_run,
+            stop=stop,
+            progress=lambda done, total, what: bar.update(task, completed=done, total=total, description=what),
+        )
+    if output.as_json:
+        refused = [{"index": image.index, "reason": image.reason} for image in result.refused]
+        facts = {"valid": result.valid, "checked": len(result.images), "before": result.before, "left": result.left}
+        missing = [image.index for image in result.missing]
+        rest = {"missing": missing, "witnesses": result.witnesses, "seconds": result.seconds, "arithmetic": CHECKED}
+        say(json.dumps({**facts, "refused": refused, **rest}))
+    elif output.quiet:
+        say("valid" if result.valid else "not valid")
+    else:
+        show_run_check(result, unit, screen())
+    if not result.valid:
+        raise typer.Exit(1)
+
+
+def _share(text: str) -> float:
+    """A share such as ``5%`` or ``0.05``."""
+    try:
+        share = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:
+        raise ConfigError(f"--sample {text} is no share: give 5% or 0.05")
+    return share
+
+
+def _read(certificate: Path) -> "AnyCertificate":
     """A certificate, or an error that is no answer about a proof."""
     from l0tre.certify.checker.certificate import read_certificate
 
@@ -177,7 +289,7 @@ def _read(certificate: Path) -> "Certificate":
     return read_certificate(certificate)
 
 
-def _index(proof: "Certificate") -> int:
+def _index(proof: "AnyCertificate") -> int:
     """Which image a certificate says that it is about; its hash tells whether that is so."""
     index = proof.about.get("index", 0)
     if type(index) is not int:

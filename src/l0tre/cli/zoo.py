@@ -24,7 +24,10 @@ OWN = "the network's own"
 
 @zoo_app.command("list")
 def list_networks(as_json: opt.JsonOption = False) -> None:
-    """List the networks: input, size, test accuracy, whether they are trained."""
+    """List the networks: input, size, test accuracy, whether they are trained.
+
+    Example: l0tre zoo list
+    """
     from l0tre import zoo
     from l0tre.cli.render_zoo import facts, show_networks
 
@@ -61,7 +64,10 @@ def train(
     quiet: opt.QuietOption = False,
     as_json: opt.JsonOption = False,
 ) -> None:
-    """Train a network by its recipe and keep it, so that its name can be used as a MODEL."""
+    """Train a network by its recipe and keep it, so that its name can be used as a MODEL.
+
+    Example: l0tre zoo train dnn-4 --device cuda
+    """
     from l0tre import zoo
     from l0tre.cli.render_zoo import show_trained
     from l0tre.zoo import weights_store as store
@@ -114,7 +120,10 @@ def export(
     ],
     quiet: opt.QuietOption = False,
 ) -> None:
-    """Write a trained network to a file for other programs, and check it against the network."""
+    """Write a trained network to a file for other programs, and check it against the network.
+
+    Example: l0tre zoo export sdnn sdnn.onnx
+    """
     from l0tre.zoo.export import export as write_file
 
     gap = write_file(name, file)

@@ -13,9 +13,9 @@ from l0tre.data.layout import channels_height_width, resize_area
 from l0tre.errors import DataError, require
 from l0tre.names import Names
 
-__all__ = ["read_folder"]
+__all__ = ["PICTURES", "read_folder", "read_picture"]
 
-_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+PICTURES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 # Pillow goes by the content, not by the name: of its readers only these are asked, none of which runs another program.
 _FORMATS = ("BMP", "DIB", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 _MOST_PIXELS = 2**26  # in a picture: a small file can claim many
@@ -28,7 +28,7 @@ def _images_in(folder: Path) -> list[Path]:
     return sorted(
         path
         for path in folder.iterdir()
-        if path.suffix.lower() in _SUFFIXES and not path.name.startswith(".") and path.is_file()
+        if path.suffix.lower() in PICTURES and not path.name.startswith(".") and path.is_file()
     )
 
 
@@ -82,7 +82,7 @@ def _files_and_labels(folder: Path) -> tuple[list[Path], list[int] | None]:
         raise DataError(f"{folder}: holds images both directly and in sub-folders; use one or the other")
     if not files and not nested:
         raise DataError(
-            f"{folder}: holds no images ({' '.join(_SUFFIXES)}); to load a data set by name from it, "
+            f"{folder}: holds no images ({' '.join(PICTURES)}); to load a data set by name from it, "
             "give the name and this folder as `data_dir`"
         )
     listing = folder / _LABELS
@@ -117,6 +117,26 @@ def _channels_first(image: npt.NDArray[Any], channels: int) -> npt.NDArray[Any]:
     if image.ndim == 2:
         return np.repeat(image[None], channels, axis=0)
     return np.moveaxis(image, 2, 0)
+
+
+def read_picture(path: Path, input_shape: tuple[int, ...] | None) -> Raw:
+    """Read one picture, without a label.
+
+    Args:
+        path: The file.
+        input_shape: The network's, without the batch; its channels decide between grey, RGB and RGBA.
+
+    Returns:
+        The image [1, C, H, W], in units of 0 to 255, under the file's name.
+
+    Raises:
+        DataError: If it cannot be read.
+    """
+    target = channels_height_width(input_shape)
+    mode = None if target is None else _MODES.get(target[0])
+    image = _read(require("PIL.Image", "report"), path, mode)
+    channels = 1 if image.ndim == 2 else image.shape[2]
+    return Raw(_channels_first(image, channels)[None], None, 255.0, Names((path.name,)))
 
 
 def read_folder(folder: Path, input_shape: tuple[int, ...] | None, resize: bool) -> Raw:

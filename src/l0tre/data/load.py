@@ -7,18 +7,19 @@ from pathlib import Path
 
 from l0tre.data.dataset import Dataset, from_arrays
 from l0tre.data.files import Raw, read_csv, read_numpy
-from l0tre.data.folder import read_folder
+from l0tre.data.folder import PICTURES, read_folder, read_picture
 from l0tre.data.named import NAMES, read_named
 from l0tre.data.tables import TableColumns, raw_of_table
 from l0tre.errors import DataError
 
-__all__ = ["load_data"]
+__all__ = ["SUITE", "load_data"]
 
+SUITE = "suite.npz"
 _SPLITS = ("test", "train")
 
 
 def _unknown(source: str | Path, path: Path) -> DataError:
-    accepted = f"a name ({', '.join(NAMES)}), a file (.npz, .npy, .csv) or a folder of images"
+    accepted = f"a name ({', '.join(NAMES)}), a file (.npz, .npy, .csv, a picture) or a folder of pictures"
     if str(source) and path.exists():
         return DataError(f"{source}: cannot be read as data; expected {accepted}")
     near = difflib.get_close_matches(str(source).lower(), NAMES, n=1)
@@ -41,6 +42,8 @@ def _read(
         return raw_of_table(path, columns)
     if str(source) in NAMES and not (isinstance(source, Path) and path.exists()):
         return read_named(str(source), split, data_dir)
+    if str(source) and (path / SUITE).is_file():  # the tests that `l0tre testgen` wrote
+        return read_numpy(path / SUITE, split)
     if str(source) and path.is_dir():
         return read_folder(path, input_shape, resize)
     suffix = path.suffix.lower()
@@ -48,6 +51,8 @@ def _read(
         return read_numpy(path, split)
     if path.is_file() and suffix == ".csv":
         return read_csv(path, input_shape, resize)
+    if path.is_file() and suffix in PICTURES:
+        return read_picture(path, input_shape)
     raise _unknown(source, path)
 
 
@@ -66,9 +71,9 @@ def load_data(
     """Load images or a table, and labels.
 
     Args:
-        source: A file (.npz, .npy, .csv), a folder of images, or a name: ``digits``, ``mnist5k``, ``mnist``,
-            ``fashion-mnist``, ``cifar10``. A name wins over a file of the same name, unless given as a ``Path``
-            or with a ``./`` before it.
+        source: A file (.npz, .npy, .csv, a picture), a folder of pictures, or a name: ``digits``, ``mnist5k``,
+            ``mnist``, ``fashion-mnist``, ``cifar10``. A name wins over a file of the same name, unless given as a
+            ``Path`` or with a ``./`` before it.
         input_shape: The network's, without the batch; images are brought into it.
         data_dir: Where data sets known by name are looked for first; then in the folder that the variable
             L0TRE_DATA names, then in the cache, and otherwise they are downloaded into the cache.

@@ -35,7 +35,7 @@ def drive(
         time_budget: Seconds for this call; ``None`` for no limit. At least one step is made. A later step that has
             lasted for some time is then left between two of its batches.
         stop: Asked in every step, before each of its batches; once it says yes, that step is the last one.
-        on_evidence: Told of every node of a certified proof.
+        on_evidence: Told of every certified level, before it is recorded.
         tell: Takes sentences for the user, such as what a long level will cost; default a warning in the log.
 
     Yields:

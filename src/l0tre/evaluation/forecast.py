@@ -14,18 +14,20 @@ __all__ = ["Forecast", "duration", "level_costs"]
 WORTH_SAYING = 30.0  # seconds that a level must be expected to take
 LEAST_SHARE = 1e-9  # of a level that must be done before the rest can be told
 MEASURED = 8  # inputs of the batch that is measured
+PATIENT = 10.0  # seconds until it is said of a proof that nothing is proved yet
 SETTLED = 2.0  # seconds of work behind an estimate: the first batches are slower than the rest
 
 
 @dataclass
 class Forecast:
-    """Watches a level of an exhaustive search and says once what all of it will take.
+    """Watches a level of an exhaustive search or of a proof and says once what all of it will take.
 
     Attributes:
         t: The level.
         images: How many images go through it.
         passes: Grid points of all of them; each stands for a forward pass, or less where windows do.
         unit: What a group is called.
+        proof: Whether it is a proof, whose ``passes`` are sets of groups, many of which fall at once.
         said: Whether it was said.
     """
 
@@ -33,6 +35,7 @@ class Forecast:
     images: int
     passes: int
     unit: str
+    proof: bool = False
     began: float = field(default_factory=time.monotonic)
     at: float = 0.0
     said: bool = False
@@ -45,16 +48,23 @@ class Forecast:
         """
         elapsed = time.monotonic() - self.began
         done = share - self.at
-        if self.said or elapsed < SETTLED or done < LEAST_SHARE:
+        hopeless = done < LEAST_SHARE
+        if self.said or elapsed < (PATIENT if hopeless else SETTLED) or (hopeless and not self.proof):
             return ""
         self.said = True
-        left = elapsed * (1 - share) / done
+        left = math.inf if hopeless else elapsed * (1 - share) / done
         if left < WORTH_SAYING:
             return ""
         count = f"{self.images} image{'' if self.images == 1 else 's'}"
+        time_left = f"nothing proved after {duration(elapsed)}" if hopeless else f"{duration(left)} here"
+        if self.proof:
+            what = f"{self.passes:,} sets of {self.unit}s to prove for {count}, {time_left}"
+            what += "" if hopeless else " at the pace so far"
+        else:
+            what = f"about {self.passes:,} grid points for {count}, {time_left}"
         return (
-            f"level t = {self.t}: about {self.passes:,} grid points for {count}, {duration(left)} here; it can be "
-            f"stopped and resumed any time, and l0tre attack looks for few changed {self.unit}s within minutes"
+            f"level t = {self.t}: {what}; it can be stopped and resumed any time, and l0tre attack looks for few "
+            f"changed {self.unit}s within minutes"
         )
 
 

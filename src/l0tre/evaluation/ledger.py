@@ -1,7 +1,8 @@
 """Bookkeeping of an evaluation: bounds that only get better, work spent, and what is told to the recorder."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from torch import Tensor
@@ -77,6 +78,25 @@ class Ledger:
         """Whether the work should stop, asked inside long steps and in every step before it is recorded."""
         self.ending = self.ending or self._stop()
         return self.ending
+
+    @contextmanager
+    def leaving(self, least: float = 0.0) -> Iterator[Callable[[], None]]:
+        """While something long is made: a pulse that leaves it when the work should stop.
+
+        Args:
+            least: Seconds that it may take in any case.
+
+        Raises:
+            Halted: If so.
+        """
+        grace = self.clock.grace
+        self.clock.grace = max(grace, least)
+        self.clock.start()
+        try:
+            yield self.clock.pulse
+        finally:
+            self.clock.grace = grace
+            self.clock.rest()
 
     @property
     def news(self) -> bool:

@@ -1,12 +1,16 @@
 """Proofs level by level for all images, in units that can be stopped and resumed."""
 
+import math
 from collections.abc import Iterator
 
 from l0tre.certify.proof_search import begin_search
 from l0tre.certify.prover import Prover, make_prover
+from l0tre.certify.regions.leaves import ClosedNodes
+from l0tre.evaluation.forecast import Forecast
 from l0tre.evaluation.ledger import Ledger
 from l0tre.evaluation.listed_search import ListedSearch
 from l0tre.evaluation.visit import Level, OnEvidence, visit
+from l0tre.halting import Halted
 from l0tre.rules import Rules
 
 __all__ = ["prove"]
@@ -17,7 +21,7 @@ def prove(ledger: Ledger, on_evidence: OnEvidence | None = None) -> Iterator[Non
 
     Args:
         ledger: The evaluation.
-        on_evidence: Told of every proved node, for a certificate.
+        on_evidence: Told of every proved level, for a certificate.
 
     Yields:
         After every recorded step.
@@ -26,7 +30,14 @@ def prove(ledger: Ledger, on_evidence: OnEvidence | None = None) -> Iterator[Non
     if isinstance(problem.domain.rules, Rules):
         yield from _prove_under_rules(ledger)
         return
-    prover = make_prover(problem.network, problem.domain, ledger.batcher, problem.settings.memory_bytes, problem.tuning)
+    memory = problem.settings.memory_bytes
+    try:
+        with ledger.leaving() as pulse:
+            prover = make_prover(problem.network, problem.domain, ledger.batcher, memory, problem.tuning, pulse)
+    except Halted:
+        ledger.record(())
+        yield
+        return
     boxed: set[int] = set()  # images whose cells are too large to bound
     for t in range(1, problem.settings.max_t + 1):
         ledger.t = t
@@ -34,18 +45,30 @@ def prove(ledger: Ledger, on_evidence: OnEvidence | None = None) -> Iterator[Non
         todo = [image for image in ledger.pending() if ledger.state.bounds[image].lower == t - 1]
         for image in todo:
             proof = ledger.state.proofs.get(image)
-            if proof is not None and not prover.can_go_on(proof, t):
+            lost = proof is not None and on_evidence is not None and proof.closed is None
+            if proof is not None and (lost or not prover.can_go_on(proof, t)):
                 ledger.forget(image)  # the level begins anew: that costs time, a wrong proof would cost more
         schedule = _Schedule(ledger, prover, Level(t, todo), boxed, on_evidence)
+        kept = sum(ledger.state.proofs[image].share for image in todo if image in ledger.state.proofs)
+        forecast = _forecast(ledger, t, len(todo), kept / max(1, len(todo)))
         patience = problem.tuning.turn_seconds
         while todo:
             by_boxes = [image for image in todo if schedule.takes_boxes(image)]
             by_cells = [image for image in todo if image not in set(by_boxes)]
             for images, boxes in ((by_cells, False), (by_boxes, True)):
                 for block in schedule.blocks(images, boxes=boxes):
-                    yield from schedule.work(block, patience * len(block), boxes=boxes)
+                    for _ in schedule.work(block, patience * len(block), boxes=boxes):
+                        if not forecast.said and (sentence := forecast.sentence(schedule.level.share)):
+                            ledger.tell(sentence)
+                        yield
             todo = [image for image in todo if image not in schedule.level.over]
             patience *= 2
+
+
+def _forecast(ledger: Ledger, t: int, images: int, share: float) -> Forecast:
+    domain = ledger.problem.domain
+    sets = images * math.comb(domain.groups, t)
+    return Forecast(t, images, sets, domain.unit, proof=True, at=share)
 
 
 def _prove_under_rules(ledger: Ledger) -> Iterator[None]:
@@ -53,9 +76,13 @@ def _prove_under_rules(ledger: Ledger) -> Iterator[None]:
         ledger.t = t
         level = Level(t, [image for image in ledger.pending() if ledger.state.bounds[image].lower == t - 1])
         for image in level.images:
-            ledger.forget(image)
-            search = ListedSearch(ledger.problem, image, t, ledger.batcher, ledger.halted)
-            yield from visit(ledger, level, search, [image])
+            kept = ledger.state.proofs.get(image)
+            search = ListedSearch(ledger.problem, image, t, ledger.batcher, kept, ledger.halted)
+            forecast = _forecast(ledger, t, 1, search.share(0))
+            for _ in visit(ledger, level, search, [image]):
+                if not forecast.said and (sentence := forecast.sentence(search.share(0))):
+                    ledger.tell(sentence)
+                yield
 
 
 class _Schedule:
@@ -68,8 +95,7 @@ class _Schedule:
         self.prover = prover
         self.level = level
         self.on_evidence = on_evidence
-        # A certificate lists nodes that each stand on their own; what boxes prove by sums does not.
-        self.can_use_boxes = on_evidence is None and prover.can_use_boxes(level.t)
+        self.can_use_boxes = prover.can_use_boxes(level.t)
         self.boxed = boxed
         self.handed: set[int] = set()  # from cells to boxes at this level
 
@@ -78,6 +104,8 @@ class _Schedule:
         proof, local = self.ledger.state.proofs.get(image), self.prover.local
         if not self.can_use_boxes:
             return False
+        if proof is not None and isinstance(proof.closed, ClosedNodes) and proof.proved:
+            return False  # a certificate is of nodes or of sets
         if proof is not None and proof.nodes:
             return proof.boxed  # cells split the root at once: where it is open behind them, they gave up
         # Single groups are boxes at once, and cheap.

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from l0tre.names import Names
+from l0tre.shown import Shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -95,6 +96,7 @@ class ImageBounds:
         seconds: Time spent on it.
         queries: Forward passes spent on it.
         attacked: Whether the attacks beyond the levels' own search are over.
+        checked: Whether ``l0tre check`` has proved the lower bound again, by other code; of stored runs only.
     """
 
     index: int
@@ -109,6 +111,7 @@ class ImageBounds:
     seconds: float = 0.0
     queries: int = 0
     attacked: bool = False
+    checked: bool = False
 
     @property
     def converged(self) -> bool:
@@ -134,6 +137,7 @@ class ImageBounds:
             "upper": self.upper,
             "converged": self.converged,
             "guarantee": self.guarantee,
+            "checked": self.checked,
             "seconds": round(self.seconds, 6),
             "queries": self.queries,
             "level": self.level,
@@ -182,7 +186,7 @@ class HistoryPoint:
 
 
 @dataclass(frozen=True, repr=False)
-class Snapshot:
+class Snapshot(Shown):
     """The state of an evaluation at one moment; the last one is the result.
 
     Iterating gives the bounds of every evaluated input, ``len`` their number, and ``result[3]`` the bounds of the input
@@ -268,7 +272,7 @@ class Snapshot:
         left_out = f", {len(self.excluded)} left out" if self.excluded else ""
         return f"Snapshot({images}{left_out}: {bounds}, {kinds}; {self.converged} converged, {state})"
 
-    def _repr_html_(self) -> str:
+    def _plain_html(self) -> str:
         from l0tre.evaluation.exports import to_html
 
         return to_html(self)
@@ -336,6 +340,7 @@ class Snapshot:
                 "converged": self.converged,
                 "excluded": len(self.excluded),
                 "without_witness": self.without_witness,
+                "checked": sum(image.checked for image in self.images),
                 "unit": self.unit,
                 "finished": self.finished,
                 "seconds": round(self.seconds, 6),

@@ -5,9 +5,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from math import comb
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from l0tre.errors import require
 from l0tre.evaluation.results import ImageBounds, Snapshot
+from l0tre.shown import Shown
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["Comparison", "Pair", "Split", "Standing", "compare_snapshots", "what_settles"]
 
@@ -148,7 +153,7 @@ class Pair:
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison:
+class Comparison(Shown):
     """Several networks on the same images.
 
     Attributes:
@@ -183,6 +188,19 @@ class Comparison:
             if (pair.second, pair.first) == (first, second):
                 return _turned(pair)
         raise KeyError(f"{first} and {second} were not compared")
+
+    def to_dataframe(self) -> "pd.DataFrame":
+        """A row for each network, in the order given.
+
+        Raises:
+            MissingExtraError: If pandas is not installed.
+        """
+        rows = [
+            {**asdict(standing), "radius_low": standing.radius[0], "radius_high": standing.radius[1]}
+            for standing in self.standings
+        ]
+        table = require("pandas", "tables").DataFrame(rows)
+        return table.drop(columns=["radius", "misclassified"], errors="ignore")
 
     def to_dict(self) -> dict[str, Any]:
         """The exported JSON."""

@@ -8,13 +8,16 @@ from typing import Any
 from l0tre.evaluation.ledger import Ledger
 from l0tre.exhaustive.grid_search import GridSearch
 from l0tre.exhaustive.sampled import SampleSearch
-from l0tre.findings import Evidence, Findings, LevelSearch
+from l0tre.findings import Findings, LevelSearch
 from l0tre.halting import Halted
 
 __all__ = ["Level", "OnEvidence", "visit"]
 
-# What is told of proved nodes: the level, the place of the image, the nodes.
-OnEvidence = Callable[[int, int, Evidence], None]
+MOMENT = 1.5  # seconds that the smallest first step of a session may take when it should stop already
+
+# What is told of a proved level: ``t``, the place of the image, what its proof closed (``certify.proof``), ``None`` if
+# that was too much to be kept.
+OnEvidence = Callable[[int, int, object], None]
 
 
 @dataclass
@@ -59,7 +62,7 @@ def visit(
         block: Places of the images.
         patience: Seconds.
         closes: Whether the level is over for images that the search is done with.
-        on_evidence: Told of proved nodes.
+        on_evidence: Told of proved levels.
 
     Yields:
         After every recorded step; what is left is then kept.
@@ -76,9 +79,9 @@ def visit(
             ledger.offer(block[row], changed)
         for row, safe in found.decided.items():
             ledger.level_done(block[row], safe)
-        for evidence in found.evidence:
+        for row, closed in found.closed.items():  # before the level is recorded: what is recorded has its certificate
             if on_evidence is not None:
-                on_evidence(level.t, block[evidence.row], evidence)
+                on_evidence(level.t, block[row], closed)
         for row, queries in found.queries.items():
             ledger.spend([block[row]], 0.0, queries)
         settled = [row for row in search.rows() if ledger.is_done(block[row])]
@@ -119,16 +122,20 @@ def visit(
 def _step_in_batches(ledger: Ledger, search: GridSearch | SampleSearch, *, first: bool) -> Findings:
     """A step that is left between two batches when it should stop; the first one of a session is made nevertheless.
 
-    So a run that is stopped again and again still gets on.
+    So a run that is stopped again and again still gets on, unless a single set of groups takes longer than a moment.
     """
-    ledger.clock.start()
     try:
-        return search.step()
+        with ledger.leaving():
+            return search.step()
     except Halted:
         if not first:
             return Findings()
-    finally:
-        ledger.clock.rest()
     if isinstance(search, GridSearch):
         search.narrow()
-    return search.step()
+    try:
+        with ledger.leaving(MOMENT):
+            return search.step()
+    except Halted:
+        unit = f"{ledger.problem.domain.unit}{'' if ledger.t == 1 else 's'}"
+        ledger.tell(f"the time was over before a single set of {ledger.t} {unit} was searched: give more time")
+        return Findings()

@@ -16,7 +16,7 @@ from l0tre.domain import Domain
 from l0tre.errors import ModelError
 from l0tre.exhaustive.subsets import count_sets, unrank
 from l0tre.memory import Batcher
-from l0tre.model.network import Network, round_off
+from l0tre.model.network import round_off
 from l0tre.model.rounding import Error, Peaks, RoundOff, make_round_off
 from l0tre.objective import Specification
 
@@ -96,11 +96,12 @@ def solutions(level: Level, sets: Tensor, points: Tensor) -> tuple[Tensor, Tenso
     return members.reshape(*sets.shape, level.t), values.reshape(*sets.shape, level.t, -1)
 
 
-def round_off_of(network: Network, domain: Domain, images: Tensor) -> RoundOff | None:
+def round_off_of(batcher: Batcher, domain: Domain, images: Tensor) -> RoundOff | None:
     """What float32 does around some images ``[images, values]``; ``None`` for a function without a graph."""
-    if network.literal is None:
+    literal = batcher.network.literal
+    if literal is None:
         return None
-    return make_round_off(network.literal, *domain.box, domain.members, images)
+    return make_round_off(literal, *domain.box, domain.members, images, batcher.pulse)
 
 
 @torch.inference_mode()
@@ -122,7 +123,7 @@ def scan(batcher: Batcher, level: Level, images: Tensor, specification: Specific
         ModelError: If the network gives NaN.
     """
     sets = torch.arange(start, stop, device=images.device)
-    return scan_sets(batcher, level, images, specification, sets, round_off_of(batcher.network, level.domain, images))
+    return scan_sets(batcher, level, images, specification, sets, round_off_of(batcher, level.domain, images))
 
 
 @torch.inference_mode()

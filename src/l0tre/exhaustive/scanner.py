@@ -62,7 +62,7 @@ class ForwardScanner:
 
     def prepare(self, images: Tensor, specification: Specification, *, decide: bool = True) -> Scan:
         """See :class:`Scanner`."""
-        rounding = round_off_of(self.batcher.network, self.level.domain, images) if decide else None
+        rounding = round_off_of(self.batcher, self.level.domain, images) if decide else None
 
         def whole(start: int, stop: int) -> Chunk:
             sets = torch.arange(start, stop, device=images.device)

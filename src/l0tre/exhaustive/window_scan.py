@@ -1,6 +1,7 @@
 """Sensitivities from windows (crop) and sums (add) instead of whole forward passes; the same numbers."""
 
 import itertools
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,6 +22,8 @@ from l0tre.tuning import DEFAULT_TUNING, Tuning
 
 __all__ = ["WindowScanner", "supports"]
 
+FIRST_MAPS = 16  # on a CPU, in the first part, which tells how many the next ones may have
+SLOW = 0.5  # seconds of a part, after which the next ones are smaller
 PROBES = 4  # sets in the middle and at the end (neighbours) that are looked at both ways before any is trusted
 
 FIELDS = ("score", "score_point", "margin", "margin_point", "safe")
@@ -112,7 +115,7 @@ class WindowScanner:
             windows do not give the same numbers (weights so large that sums in another order differ) or do not fit the
             device's memory.
         """
-        rounding = round_off_of(self.batcher.network, self.level.domain, images)
+        rounding = round_off_of(self.batcher, self.level.domain, images)
 
         def forward(start: int, stop: int) -> Chunk:
             sets = torch.arange(start, stop, device=images.device)
@@ -204,6 +207,7 @@ class WindowScanner:
         step = max(1, self.work // (16 * images * points * features))
         parts = []
         for first in range(start, stop, step):
+            self.batcher.pulse()
             last = min(first + step, stop)
             head = singles.base.head[:, None, None] + singles.head[:, first:last]
             scores = finish(self.locality.plan, head.reshape(-1, features), singles.base.peaks)
@@ -224,11 +228,22 @@ class WindowScanner:
                 some, here = groups[first : first + step], sites.part(first, first + step)
                 change = carry(plan, whole.base, here, 0, seed(self.locality, whole.images, some))
                 maps = paste(plan, whole.base, here, change)
-                scores = finish(plan, maps.flatten(0, 2), whole.base.peaks)
+                scores = self._finish(maps.flatten(0, 2), whole.base)
                 parts.append(_reduce(scores, specification, (count, len(some), points)))
                 visited.append(some)
         order = torch.cat(visited).argsort().to(specification.labels.device)
         return _join(parts, torch.arange(start, stop, device=specification.labels.device), order)
+
+    def _finish(self, maps: Tensor, base: Base) -> Tensor:
+        """Scores from whole maps, in parts that take no longer than batches of forward passes should."""
+        parts, start, size = [], 0, len(maps) if maps.device.type != "cpu" else FIRST_MAPS
+        while start < len(maps):
+            self.batcher.pulse()
+            began = time.monotonic()
+            parts.append(finish(self.locality.plan, maps[start : start + size], base.peaks))
+            start += size
+            size = max(1, size // 2) if time.monotonic() - began > SLOW else 2 * size
+        return torch.cat(parts)
 
     def _pairs(self, singles: PixelEffects) -> _Tables:
         """Interactions of all pairs that have one, behind a row of zeros."""
@@ -241,6 +256,7 @@ class WindowScanner:
         count, points, features = len(sets), self.locality.grid.shape[1], singles.head.shape[-1]
         table = torch.zeros(len(singles.images), 1 + count, points**2, features, device=singles.head.device)
         for pattern in make_patterns(self.locality, sets, len(singles.images), self.work):
+            self.batcher.pulse()
             table[:, 1 + pattern.rows] = interactions(self.locality, singles, pattern)
         return _Tables(singles, table, row.to(table.device))
 

@@ -22,6 +22,7 @@ __all__ = [
     "Span",
     "bends_in_place",
     "is_curve",
+    "is_local",
     "local_place",
     "need",
     "overlap",
@@ -191,6 +192,16 @@ def _place(operation: Operation) -> Place:
     return POINTWISE if isinstance(kind, Curve) else Everywhere()
 
 
+def is_local(operation: Operation, sources: Sequence[tuple[int, ...]]) -> bool:
+    """Whether all outputs of an operation see like windows of its inputs, which have the shapes given."""
+    place = _place(operation)
+    if len(operation.shape) != 3 or any(len(source) != 3 for source in sources):
+        return False
+    if isinstance(place, Join):
+        return place.fits(operation, sources)
+    return isinstance(place, Local) and place.sees(operation, sources[0]) and place.uniform(operation)
+
+
 def window_share(graph: Graph, cut: int) -> float:
     """The largest share of the cut's map that one pixel in the middle of the image reaches."""
     share = 1.0
@@ -211,12 +222,10 @@ def _stride(operation: Operation, graph: Graph, strides: Sequence[int]) -> int |
     if len(before) > 1:
         return None
     (stride,) = before
-    place, shapes = _place(operation), [graph.operations[source].shape for source in operation.inputs]
-    if isinstance(place, Join):
-        return stride if place.fits(operation, shapes) else None
-    if isinstance(place, Everywhere) or not (place.sees(operation, shapes[0]) and place.uniform(operation)):
+    shapes = [graph.operations[source].shape for source in operation.inputs]
+    if not is_local(operation, shapes):
         return None
-    rows, columns = (place.window(operation, axis).stride for axis in (0, 1))
+    rows, columns = (local_place(operation).window(operation, axis).stride for axis in (0, 1))
     return stride * rows if rows == columns else None
 
 

@@ -16,7 +16,7 @@ unchanged image's own elsewhere. Groups are taken together in strips, so that a 
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -180,7 +180,14 @@ class RoundOff:
 
 
 @torch.inference_mode()
-def make_round_off(graph: Graph, low: Tensor, high: Tensor, groups: Tensor | None, images: Tensor) -> RoundOff:
+def make_round_off(
+    graph: Graph,
+    low: Tensor,
+    high: Tensor,
+    groups: Tensor | None,
+    images: Tensor,
+    pulse: Callable[[], None] = lambda: None,
+) -> RoundOff:
     """Get ready to bound the round-off around some images.
 
     Args:
@@ -190,6 +197,7 @@ def make_round_off(graph: Graph, low: Tensor, high: Tensor, groups: Tensor | Non
         groups: int64 ``[groups, width]``, positions of each group's values in the flattened input; ``None`` if only the
             images themselves are of interest, with none changed.
         images: float32 ``[images, values]``, on the device to compute on.
+        pulse: Called before every operation; may raise ``Halted``.
 
     Returns:
         The round-off.
@@ -205,6 +213,7 @@ def make_round_off(graph: Graph, low: Tensor, high: Tensor, groups: Tensor | Non
     reached: dict[int, list[Tensor]] = {}
     values = {0: (images.double().view(-1, *shape), strips.view(-1, *shape))}
     for place, operation in enumerate(graph.operations[1:], start=1):
+        pulse()
         inputs = [values[source] for source in operation.inputs]
         if place in numbers:
             own[numbers[place]] = [_magnitude(operation, value).amax(0, keepdim=True) for value, _ in inputs]

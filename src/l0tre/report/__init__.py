@@ -1,5 +1,20 @@
-"""The report page of a run folder."""
+"""Pages that people look at: reports of runs, one file each."""
 
-from l0tre.report.page import report_writes, write_report
+from l0tre.report.comparison import runs_page
+from l0tre.report.evaluation import Run, evaluation_page
+from l0tre.report.page import code, page_data, page_html, save_page, style
+from l0tre.report.run import read_run, report_writes, write_report
 
-__all__ = ["report_writes", "write_report"]
+__all__ = [
+    "Run",
+    "code",
+    "evaluation_page",
+    "page_data",
+    "page_html",
+    "read_run",
+    "report_writes",
+    "runs_page",
+    "save_page",
+    "style",
+    "write_report",
+]

@@ -1,138 +1,107 @@
-"""One page for a run folder: what was found, what it means, what it rests on."""
+"""One file for a page: it needs no network, runs no script but its own, and opens from disk."""
 
-from collections.abc import Callable, Iterator, Mapping
+import base64
+import hashlib
+from collections.abc import Callable
+from functools import cache
 from importlib.resources import files
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
-from l0tre.errors import ConfigError, require
-from l0tre.evaluation.accuracy import classified, counts
-from l0tre.evaluation.results import Snapshot
-from l0tre.names import names_of
-from l0tre.report import chart
-from l0tre.report.pictures import make_cards
-from l0tre.report.words import answer, counted, guarantees, progress, remarks
-from l0tre.store import Inputs, export_run, read_inputs, read_snapshot
+import l0tre
+from l0tre.errors import require
+from l0tre.files import write_whole
+from l0tre.report.blocks import Document
+from l0tre.report.packing import embedded, packed
 
-__all__ = ["report_writes", "write_report"]
+__all__ = ["CODE", "asset", "code", "page_html", "page_write", "save_page", "style"]
 
-NAME = "report.html"
-ROWS = 500  # images listed in the page; bounds.csv has them all
+# The order matters only for reading: functions are declared before anything runs.
+CODE = ("base", "charts", "tables", "blocks", "pictures", "gallery", "image", "data", "live", "main")
+UPLOT = ("uplot/uPlot.iife.min.js", "uplot/uPlot.min.css")
+# Nothing from outside, no script or style but those whose digests the page names.
+POLICY = (
+    "default-src 'none'; script-src {script}; style-src {style}; img-src data: blob:; base-uri 'none'; "
+    "form-action 'none'"
+)
 
 
-def write_report(folder: Path, *, pictures: int = 100) -> Path:
-    """Write ``report.html`` into a run folder.
+@cache
+def asset(name: str) -> str:
+    """A file of ``assets/``."""
+    return files("l0tre.report").joinpath("assets").joinpath(name).read_text(encoding="utf-8")
+
+
+@cache
+def code() -> str:
+    """The script of a page: the chart library, then the components, in one scope of their own."""
+    own = "\n".join(asset(f"{name}.js") for name in CODE)
+    return f'{asset(UPLOT[0])}\n(() => {{\n"use strict";\n{own}\nstart();\n}})();\n'
+
+
+@cache
+def style() -> str:
+    """The style sheet of a page."""
+    return f"{asset(UPLOT[1])}\n{asset('style.css')}"
+
+
+def _digest(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}'"
+
+
+def page_html(document: Document) -> str:
+    """A document as one HTML file.
 
     Args:
-        folder: The run folder; a run that is still going on is shown as last recorded.
-        pictures: At most so many images are shown beside their adversarial inputs.
+        document: What it shows.
 
     Returns:
-        The page: one file that needs nothing else. It appears whole or not at all.
+        The page. All text in it comes from data, is escaped, and is put in by scripts as text only.
 
     Raises:
-        ConfigError: If ``pictures`` is negative.
-        MissingExtraError: If jinja2 or Pillow is not installed.
-        StoreError: If the folder is not a run, is damaged, or cannot be written.
-    """
-    if pictures < 0:
-        raise ConfigError(f"pictures is {pictures}: give 0 or more")
-    snapshot, inputs = read_snapshot(folder), read_inputs(folder)
-    return export_run(folder, report_writes(folder, snapshot, inputs, pictures=pictures), snapshot)[0]
-
-
-def report_writes(
-    folder: Path, snapshot: Snapshot, inputs: Inputs, *, pictures: int = 100
-) -> dict[Path, Callable[[Path], object]]:
-    """What writes ``report.html``.
-
-    Args:
-        folder: Where to.
-        snapshot: The bounds.
-        inputs: What they are about.
-        pictures: See :func:`write_report`.
-
-    Returns:
-        The file and a function that writes it to a path.
-
-    Raises:
-        MissingExtraError: If jinja2 or Pillow is not installed.
+        MissingExtraError: If jinja2 is not installed.
     """
     jinja2 = require("jinja2", "report")
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    template = files("l0tre.report").joinpath("report.html.jinja").read_text(encoding="utf-8")
-    text = environment.from_string(template).render(_content(snapshot, inputs, pictures))
-    return {folder / NAME: lambda path: path.write_text(text, encoding="utf-8")}
-
-
-def _content(snapshot: Snapshot, inputs: Inputs, pictures: int) -> dict[str, Any]:
-    """Everything that the template shows."""
-    config = snapshot.config
-    names, named = names_of(config)
-    return {
-        "network": _short(config["model"]["name"]),
-        "data": _short(config.get("data", {}).get("name", "")),
-        "result": snapshot,
-        "answer": answer(snapshot),
-        "progress": progress(snapshot),
-        "remarks": remarks(snapshot),
-        "guarantees": guarantees(snapshot, inputs.domain),
-        "frame": chart,
-        "charts": (
-            (
-                "Mean bounds over time",
-                chart.bounds_over_time(snapshot),
-                f"As long as an image has no witness, its upper bound counts as {snapshot.images[0].groups + 1:,}.",
-            ),
-            (
-                "Images by upper bound",
-                chart.sorted_images(snapshot),
-                "The safe radius of each image lies between them, below the upper bound.",
-            ),
-        ),
-        "distribution": _distribution(snapshot),
-        "cards": make_cards(snapshot.images, inputs, pictures, names),
-        "rows": ROWS,
-        "settings": list(
-            _flat(
-                {
-                    **{key: value for key, value in config.items() if key != "names"},
-                    **({"state": snapshot.state} if snapshot.state else {}),
-                }
-            )
-        ),
-        "counted": counted,
-        "name": lambda index: f"{index} {named[index]}" if index in named else str(index),
-        "label": names.label,
-        "names": names,
-        "classified": classified(*counts(snapshot)[:2], labelled=counts(snapshot)[2]),
-    }
-
-
-def _short(name: str) -> str:
-    """The last part of a path; the configuration shows all of it."""
-    return PurePath(name).name or name
-
-
-def _distribution(snapshot: Snapshot) -> list[tuple[int, int, int]]:
-    """For each safe radius: images known to have it, and open images known to have at least it."""
-    radii = sorted({image.lower for image in snapshot.images})
-    return [
-        (
-            radius,
-            sum(image.lower == radius and image.converged for image in snapshot.images),
-            sum(image.lower == radius and not image.converged for image in snapshot.images),
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
+    markup = require("markupsafe", "report").Markup
+    policy = POLICY.format(script=_digest(code()), style=_digest(style()))
+    gallery = document.gallery
+    return str(
+        environment.from_string(asset("page.html.jinja")).render(
+            title=document.title,
+            policy=policy,
+            version=l0tre.__version__,
+            style=markup(style()),
+            code=markup(code()),
+            blocks=document.blocks,
+            page=markup(embedded(page_data(document))),
+            packed="" if gallery is None else packed({"result": gallery.result, "extras": gallery.extras}),
+            sheets=markup(embedded([] if gallery is None else gallery.sheets)),
         )
-        for radius in radii
-    ]
+    )
 
 
-def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Nested settings as lines of name and value."""
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", str(value)
+def page_data(document: Document) -> dict[str, Any]:
+    """What the components draw, without the rows of the gallery."""
+    return {"title": document.title, "blocks": document.blocks, "state": document.state, **document.extra}
+
+
+def page_write(document: Document) -> Callable[[Path], object]:
+    """What writes a page to a path."""
+    text = page_html(document)
+    return lambda path: path.write_text(text, encoding="utf-8")
+
+
+def save_page(document: Document, path: str | Path) -> Path:
+    """Write a page: it appears whole or not at all.
+
+    Args:
+        document: What it shows.
+        path: The file; its folder is made.
+
+    Returns:
+        The file.
+    """
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return write_whole(target, page_write(document))

@@ -1,6 +1,7 @@
 """What the figures mean, in sentences that claim no more than the bounds do."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 import torch
 
@@ -20,10 +21,9 @@ def counted(number: int, unit: str) -> str:
 
 
 def answer(snapshot: Snapshot) -> str:
-    """The result in one or two sentences.
+    """The result in one sentence, with the bounds that tables and files have: L withstood, U sufficient.
 
-    A safe radius of L means a distance of at least L + 1, so the mean distance is at least the mean lower bound plus
-    one. Images without a witness have no known distance; they are kept out of what is said about the upper bound.
+    Images without a witness have no known upper bound; they are kept out of what is said about it.
 
     Args:
         snapshot: The run.
@@ -31,68 +31,73 @@ def answer(snapshot: Snapshot) -> str:
     Returns:
         The answer, in groups.
     """
-    total, unknown, unit = len(snapshot.images), snapshot.without_witness, snapshot.unit
-    scope = _scope(snapshot)
-    least = snapshot.lower + 1
-    before = "before the decision can change"
-    if unknown == total:
-        if all(image.converged for image in snapshot.images):
-            return f"No change of any number of {unit}s changes the decision of any image ({scope})."
-        return (
-            f"On average at least {least:.3f} {unit}s must change {before} ({scope}). "
-            "No input with another decision is known for any image, so there is no upper bound."
-        )
-    if unknown:
-        known = [image.upper for image in snapshot.images if image.witness is not None]
-        return (
-            f"On average at least {least:.3f} {unit}s must change {before} ({scope}). "
-            f"For {len(known):,} of {total:,} images an input with another decision is known; "
-            f"over these alone, it changes {sum(known) / len(known):.3f} {unit}s on average."
-        )
-    if snapshot.converged == total:
-        exact = f"the answer is exact for every image ({scope})"
-        return f"On average {snapshot.upper:.3f} {unit}s must change {before}: {exact}."
-    return (
-        f"On average at least {least:.3f} and at most {snapshot.upper:.3f} {unit}s must change {before}. "
-        f"The first figure holds {scope}, the second is shown by stored inputs."
-    )
+    images, unit = snapshot.images, snapshot.unit
+    total = len(images)
+    known = [image.upper for image in images if image.witness is not None]
+    over = "" if total == 1 else f" over {total:,} images"
+    begin = "" if total == 1 else "on average "
+    if all(image.guarantee == "sampled" for image in images):
+        if not known:
+            return "Random samples found no change that alters a decision, and claim nothing about other changes."
+        which = over if len(known) == total else f" over the {len(known):,} of {total:,} images with a known change"
+        found = f"{begin}{_mean(known)} {unit}s suffice to alter the decision (shown by stored inputs){which}"
+        return f"{found[0].upper()}{found[1:]}; random samples claim no lower bound."
+    if not known and all(image.converged for image in images):
+        whose = "" if total == 1 else f" of any of {total:,} images"
+        return f"No change of any number of {unit}s alters the decision{whose} ({_scope(snapshot)})."
+    lower = _mean([image.lower for image in images])
+    least = f"{begin}any {lower} {unit}s may change without altering the decision ({_scope(snapshot)})"
+    least = f"{least[0].upper()}{least[1:]}"
+    if not known:
+        return f"{least}{over}; no input with another decision is known, so there is no upper bound."
+    upper = f"{_mean(known)} well-chosen ones suffice to alter it (shown by stored inputs)"
+    if len(known) < total:
+        return f"{least}{over}, while {upper} where such a change is known, for {len(known):,} of them."
+    exact = ", exact for every image" if snapshot.converged == total and total > 1 else ""
+    exact = ", which is exact" if snapshot.converged == total == 1 else exact
+    return f"{least}, while {upper}: [{lower}, {_mean(known)}]{over}{exact}."
+
+
+def _mean(values: Sequence[int]) -> str:
+    mean = sum(values) / len(values)
+    return str(values[0]) if len(values) == 1 else f"{mean:.3f}"
 
 
 def _scope(snapshot: Snapshot) -> str:
     kinds = {image.guarantee for image in snapshot.images}
     if kinds == {"grid"}:
-        return "for changes to grid values"
+        return "proved for changes to grid values"
     if kinds <= {"certified", "lipschitz"}:
-        return "for all real values of the domain"
+        return "proved for all real values of the domain"
     return "in the sense of the guarantees below"
 
 
-def guarantees(snapshot: Snapshot, domain: Domain) -> list[tuple[str, int, str]]:
+def guarantees(snapshot: Snapshot, domain: Domain | None) -> list[tuple[str, int, str]]:
     """What the lower bounds hold for.
 
     Args:
         snapshot: The run.
-        domain: Its groups and ranges.
+        domain: Its groups and ranges; ``None`` if they are not known.
 
     Returns:
         For each kind of guarantee in the run: its name, the number of images with it, and what it means.
     """
+    found = Counter(image.guarantee for image in snapshot.images)
     meaning: dict[Guarantee, str] = {
         "certified": "The lower bound is proved for all real values of the domain, by linear relaxation and branch and "
         f"bound. The proof holds for {snapshot.config.get('guarantee', {}).get('arithmetic', 'real arithmetic')}.",
-        "grid": _grid(snapshot, domain),
+        "grid": _grid(snapshot, domain) if found["grid"] else "",
         "lipschitz": "The lower bound holds for all real values of the domain, by the grid and a Lipschitz constant of "
         "the network.",
         "sampled": "No lower bound is claimed: random samples prove nothing.",
     }
-    found = Counter(image.guarantee for image in snapshot.images)
     return [(kind, found[kind], text) for kind, text in meaning.items() if found[kind]]
 
 
-def _grid(snapshot: Snapshot, domain: Domain) -> str:
+def _grid(snapshot: Snapshot, domain: Domain | None) -> str:
     settings, unit = snapshot.config["settings"], snapshot.unit
     epsilon, kind = settings["epsilon"], settings["grid"]
-    axis = _common_axis(domain, epsilon, kind)
+    axis = None if domain is None else _common_axis(domain, epsilon, kind)
     if settings["colours"] == "corners":
         ends = "" if axis is None else f" ({axis[0]:g} or {axis[-1]:g})"
         grid = f"only the smallest or the largest value of its range{ends}"
@@ -104,7 +109,7 @@ def _grid(snapshot: Snapshot, domain: Domain) -> str:
         )
     else:
         grid = f"{_values(axis)} from the smallest to the largest value of its range, at most ε = {epsilon:g} apart"
-    width = int(domain.sizes.max())
+    width = 1 if domain is None else int(domain.sizes.max())
     if width > 1:
         grid += f"; a {unit} of {width} values takes all combinations"
     return (
@@ -133,7 +138,7 @@ def _values(axis: list[float] | None) -> str:
 
 def progress(snapshot: Snapshot) -> str:
     """How far the search is, with its cost."""
-    largest = snapshot.config["settings"]["max_t"]
+    largest = snapshot.config.get("settings", {}).get("max_t", snapshot.t)
     cost = f"{snapshot.seconds:,.1f} s of work, {snapshot.queries:,} queries of the network"
     if snapshot.finished:
         return f"The search is complete up to {counted(largest, snapshot.unit)} changed together: {cost}."
@@ -153,6 +158,11 @@ def remarks(snapshot: Snapshot) -> list[str]:
         found.append(
             f"{counted(snapshot.without_witness, 'image')} without a witness: each counts as {groups + 1:,} "
             f"(all {groups:,} {unit}s and one more) in the mean upper bound and in the estimate."
+        )
+    if checked := sum(image.checked for image in snapshot.images):
+        found.append(
+            f"{checked:,} of {counted(len(snapshot.images), 'image')} checked: their lower bounds were proved again "
+            "from certificates and their witnesses replayed, by other code (l0tre check)."
         )
     coarse = sum(image.blocked > 0 and image.guarantee == "lipschitz" for image in snapshot.images)
     if coarse:

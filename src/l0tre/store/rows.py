@@ -3,7 +3,7 @@
 import io
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, get_args
 
@@ -12,6 +12,7 @@ import torch
 
 from l0tre.arrays import read_npz
 from l0tre.certify.proof import Proof
+from l0tre.certify.regions.leaves import Closed, ClosedNodes, ClosedSets
 from l0tre.certify.regions.nodes import BoxNodes, CellNodes, Nodes
 from l0tre.errors import StoreError
 from l0tre.evaluation.results import Excluded, Guarantee, HistoryPoint, ImageBounds, Witness
@@ -142,8 +143,9 @@ def read_proofs(connection: sqlite3.Connection) -> dict[int, Proof]:
 
 
 def _proof(row: sqlite3.Row) -> Proof:
-    fronts = _fronts(row["fronts"], row["t"])
-    return Proof(row["t"], Fraction(row["proved"]), int(row["total"]), fronts, row["nodes"], row["tree"])
+    arrays, t = read_npz(io.BytesIO(row["fronts"])), row["t"]
+    proved, total = Fraction(row["proved"]), int(row["total"])
+    return Proof(t, proved, total, _fronts(arrays, t), row["nodes"], row["tree"], _closed(arrays, t))
 
 
 def proof_row(place: int, proof: Proof) -> dict[str, Any]:
@@ -167,14 +169,49 @@ def _front_bytes(proof: Proof) -> bytes:
         arrays[f"{kind}_cells"] = nodes.cells.numpy().astype(np.int32)
         if isinstance(nodes, BoxNodes):
             arrays |= {f"{kind}_{name}": getattr(nodes, name).numpy() for name in ("low", "high", "depth")}
+    arrays |= _closed_arrays(proof.closed)
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **arrays)
     return buffer.getvalue()
 
 
-def _fronts(data: bytes, t: int) -> tuple[Nodes, ...]:
+def _closed_arrays(closed: Closed | None) -> dict[str, np.ndarray]:
+    """What a proof has closed, for the same archive."""
+    if isinstance(closed, ClosedSets):
+        return {"leaves": torch.cat([torch.zeros(3, 0, dtype=torch.int64), *closed.leaves], 1).numpy()}
+    if closed is None:
+        return {}
+    arrays: dict[str, np.ndarray] = {"closed": np.array(len(closed.parts))}
+    for number, (nodes, bounds) in enumerate(closed.parts):
+        arrays |= {f"closed_{number}_cells": nodes.cells.numpy(), f"closed_{number}_bounds": bounds.numpy()}
+        if isinstance(nodes, BoxNodes):
+            arrays |= {f"closed_{number}_{name}": getattr(nodes, name).numpy() for name in ("low", "high", "depth")}
+    return arrays
+
+
+def _closed(arrays: Mapping[str, np.ndarray], t: int) -> Closed | None:
+    if "leaves" in arrays:
+        return ClosedSets((torch.from_numpy(arrays["leaves"]),))
+    if "closed" not in arrays:
+        return None
+    parts: list[tuple[Nodes, torch.Tensor]] = []
+    for number in range(int(arrays["closed"])):
+        own = {
+            key.split("_", 2)[2]: torch.from_numpy(value)
+            for key, value in arrays.items()
+            if key.startswith(f"closed_{number}_")
+        }
+        cells = own["cells"].reshape(-1, t)
+        image = torch.zeros(len(cells), dtype=torch.int64)
+        nodes: Nodes = CellNodes(image, cells)
+        if "depth" in own:
+            nodes = BoxNodes(image, cells, own["low"], own["high"], own["depth"])
+        parts.append((nodes, own["bounds"]))
+    return ClosedNodes(tuple(parts))
+
+
+def _fronts(arrays: Mapping[str, np.ndarray], t: int) -> tuple[Nodes, ...]:
     fronts: list[Nodes] = []
-    arrays = read_npz(io.BytesIO(data))
     for kind in ("cells", "boxes"):
         if f"{kind}_cells" not in arrays:
             continue

@@ -21,6 +21,7 @@ from l0tre.evaluation.results import Excluded, HistoryPoint, ImageBounds, Snapsh
 from l0tre.evaluation.state import State
 from l0tre.files import write_all_whole, write_whole
 from l0tre.rules import FREE, Restriction, Rules
+from l0tre.store.checked import with_checked
 from l0tre.store.connection import (
     DATABASE,
     FORMAT,
@@ -331,7 +332,8 @@ def read_snapshot(folder: Path) -> Snapshot:
 def snapshot_of(stored: Reading, folder: Path) -> Snapshot:
     """The bounds in a database that is being read."""
     connection = stored.connection
-    history, config, bounds = read_history(connection), _config(stored), read_bounds(connection)
+    history, config = read_history(connection), _config(stored)
+    bounds = with_checked(folder, read_bounds(connection), config["model"].get("fingerprint", ""))
     if not bounds:
         raise StoreError(f"{folder} was left before its first step: remove the folder and start again")
     finished = _get(stored, "finished", False)

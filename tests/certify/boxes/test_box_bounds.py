@@ -34,6 +34,7 @@ from tests.certify.boxes.recipes import RECIPES
 SETS = 18
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("t", [1, 2, 3])
 @pytest.mark.parametrize("name", RECIPES)
 def test_forms_are_below_the_margins_and_meet_them_in_points(name: str, t: int) -> None:

@@ -79,6 +79,7 @@ def check_witness(case: Case, t: int, witness: Tensor | None) -> None:
     assert bool(torch.equal(witness[~free], case.image.flatten()[~free]))
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("name", "t"), LEVELS)
 def test_verdicts_are_those_of_the_oracle_and_of_cells(name: str, t: int) -> None:
     answers = set()
@@ -289,6 +290,7 @@ def test_an_image_that_is_dropped_before_its_first_pass_has_none() -> None:
     assert not search.open()
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("name", "deep"), PLANTED_DEPTHS)
 def test_a_planted_change_is_found_and_nothing_less(name: str, deep: bool) -> None:
     spots, sight, stride = PLANTED[name]

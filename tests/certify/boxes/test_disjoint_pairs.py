@@ -61,6 +61,7 @@ def setup_of(name: str, seed: int = 1, share: float = 0.1, images: int = 1) -> t
 HALVINGS = [(0,), (0, 1, 2), (1, 3)]
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("halvings", HALVINGS)
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_pair_is_proved_or_left_and_what_is_proved_is_safe(

@@ -90,6 +90,7 @@ def test_bounds_are_below_the_margins_in_windows(name: str, t: int) -> None:
     assert bool((bounds <= least_margins(search, case, nodes) + 1e-9).all())
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("name", RECIPES)
 @pytest.mark.parametrize("t", [1, 2, 3])
 def test_all_ways_to_carry_give_the_same_bounds(name: str, t: int) -> None:

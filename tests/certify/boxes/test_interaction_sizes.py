@@ -57,6 +57,7 @@ def interactions_at(windowed: Windowed, sets: list[tuple[int, ...]], image: int,
     return (both - alone[0] - alone[1]).abs().amax(1)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("name", ALL)
 def test_no_interaction_is_larger(name: str) -> None:
     """In every arrangement, for some of the images in another order."""

@@ -67,6 +67,7 @@ def overlapping_of(windowed: Windowed) -> tuple[Tensor, Tensor]:
     return cells, pairs[can_interact(windowed.local, *pixels[pairs].T)]
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("name", "halvings"), [*((name, 2) for name in FLAT), *((name, halvings) for name in DEEP for halvings in range(3))]
 )

@@ -42,6 +42,7 @@ def found_pairs(windowed: Windowed, singles: PixelForms, pairs: torch.Tensor) ->
     return AffineForms(centre.flatten(0, 1), radius.flatten(0, 1))
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("name", RECIPES)
 def test_pairs_have_the_forms_of_the_whole(name: str) -> None:
     """In every arrangement, first and second pixel in either order, for some of the images in another order."""

@@ -126,6 +126,7 @@ def test_nothing_changes_outside_the_windows(name: str) -> None:
     assert reached > 100
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("rows", [0, 10**6])
 @pytest.mark.parametrize("t", [1, 3])
 @pytest.mark.parametrize("name", RECIPES)

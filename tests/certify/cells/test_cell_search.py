@@ -64,6 +64,7 @@ def check_shares(outcome: Outcome) -> None:
         assert outcome.shares[-1] == total or outcome.verdict == "unsafe"
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("seed", [seed for seed in SEEDS if list(KINDS)[seed % len(KINDS)] not in SMOOTH])
 def test_verdicts_are_those_of_the_oracle(seed: int) -> None:
     """A witness speaks for itself; what was found safe must be so for the oracle."""
@@ -84,6 +85,7 @@ def test_verdicts_are_those_of_the_oracle(seed: int) -> None:
     assert undecided <= 6  # boxes in many dimensions take long
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("seed", [seed for seed in SEEDS if list(KINDS)[seed % len(KINDS)] in SMOOTH])
 def test_smooth_networks_are_safe_only_where_nothing_is_found(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -102,6 +104,7 @@ def test_smooth_networks_are_safe_only_where_nothing_is_found(seed: int) -> None
                 assert value > 0
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("seed", SEEDS[: 4 * len(KINDS)])
 def test_margins_in_proved_nodes_are_positive(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -117,6 +120,7 @@ def test_margins_in_proved_nodes_are_positive(seed: int) -> None:
                 assert float(bounds[row]) <= truth + float(instance.slack.max())
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("seed", SEEDS[: 3 * len(KINDS)])
 def test_an_interrupted_search_comes_to_the_same_verdict(seed: int) -> None:
     case = variant(seed, 1)

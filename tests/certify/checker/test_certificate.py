@@ -68,7 +68,7 @@ def npy(array: np.ndarray) -> bytes:
 
 def test_nodes_are_sorted_and_keep_their_boxes() -> None:
     made = example()
-    assert (made.radius, made.depth, made.version) == (2, 2, 1)
+    assert (made.radius, made.depth, made.version) == (2, 2, 2)
     assert made.cells.tolist() == [[2, 3], [4, 5], [4, 5], [6, 7]]
     assert made.bounds.tolist() == [2.0, 0.7, 1e-3, 0.1]
     assert made.box.tolist() == [-1, 0, 1, -1]
@@ -97,13 +97,17 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 def test_a_certificate_without_boxes(tmp_path: Path) -> None:
     plain = replace(example(), box=np.full(4, -1, np.int32), low=np.zeros((0, 2, 1)), high=np.zeros((0, 2, 1)))
     write_certificate(tmp_path / "c.zip", plain)
-    assert read_certificate(tmp_path / "c.zip").low.shape == (0, 2, 1)
+    read = read_certificate(tmp_path / "c.zip")
+    assert isinstance(read, Certificate)
+    assert read.low.shape == (0, 2, 1)
 
 
 def test_extreme_bounds_are_rounded_down(tmp_path: Path) -> None:
     bounds = np.array([1e300, 1 + 2.0**-30, -(1 + 2.0**-30), 2.0**-160])
     write_certificate(tmp_path / "c.zip", replace(example(), bounds=bounds))
-    read = read_certificate(tmp_path / "c.zip").bounds
+    made = read_certificate(tmp_path / "c.zip")
+    assert isinstance(made, Certificate)
+    read = made.bounds
     assert np.isfinite(read).all()
     assert (read <= bounds).all()
     assert read[1:].tolist() == [1.0, float(np.nextafter(np.float32(-1), np.float32(-2))), 0.0]
@@ -135,7 +139,7 @@ def test_a_cut_file_is_noticed(tmp_path: Path, cut: int) -> None:
 def header(**changes: Any) -> str:
     made = example()
     keys = ["version", "fingerprint", "image_hash", "domain_hash", "label", "radius", "depth", "arithmetic", "about"]
-    return json.dumps({key: getattr(made, key) for key in keys} | changes)
+    return json.dumps({key: getattr(made, key) for key in keys} | {"kind": "nodes"} | changes)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +149,10 @@ def header(**changes: Any) -> str:
         {"header": None},
         {"header": "[]"},
         {"header": "{"},
-        {"header": header(version=2)},
+        {"header": header(version=1)},
+        {"header": header(kind="both")},
+        {"header": header(kind="sets")},
+        {"header": header(depth=None)},
         {"header": header(label="1")},
         {"header": header(radius=True)},
         {"header": header(fingerprint=None)},
@@ -163,7 +170,7 @@ def test_other_content_with_the_right_digest_is_refused(tmp_path: Path, changes:
     path.write_bytes(rewritten(content))
     assert read_certificate(path).label == 1
     path.write_bytes(rewritten(content, **changes))
-    with pytest.raises(CertificateError, match="not a certificate of format 1"):
+    with pytest.raises(CertificateError, match="not a certificate of format 2"):
         read_certificate(path)
 
 
@@ -197,5 +204,7 @@ def test_a_large_certificate_is_small_and_quick(tmp_path: Path) -> None:
     cells = np.stack([first, second], 1)[:nodes].astype(np.int32) + 1024
     large = replace(made, cells=cells, box=np.full(nodes, -1, np.int32), bounds=np.full(nodes, 0.25))
     write_certificate(tmp_path / "c.zip", large)
-    assert (read_certificate(tmp_path / "c.zip").cells == cells).all()
+    read = read_certificate(tmp_path / "c.zip")
+    assert isinstance(read, Certificate)
+    assert (read.cells == cells).all()
     assert (tmp_path / "c.zip").stat().st_size < nodes // 10  # bytes

@@ -136,6 +136,7 @@ def by_kind(regions: Regions, tree: Tree) -> list[Regions]:
     return [part for part in (regions[single], regions[~single]) if len(part)]
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_range_and_margin_holds(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not only the margins: the ranges of all layers hold at points of the region."""
@@ -202,6 +203,7 @@ def test_what_outputs_see_is_no_larger_than_the_kernels() -> None:
     assert (reach.stride, reach.offset, reach.size) == ((4, 4), (-3, -3), (8, 8))
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("seed", SEEDS)
 def test_windows_give_what_whole_rows_give(seed: int) -> None:
     """Up to where gaps go: a window has pixels outside the input, whose costs can make it prefer the other way."""

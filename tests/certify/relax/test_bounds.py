@@ -39,6 +39,7 @@ def nodes_of(case: Case, instance: Instance, t: int, rng: np.random.Generator, c
     return [cell_nodes(instance.tree, t, rng, count), box_nodes(instance.tree, case.domain, t, rng, count)]
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("seed", SEEDS)
 def test_bounds_and_ranges_hold(seed: int) -> None:
     """With tables and room for all rows, and with neither: the bounds of boxes are the same then."""
@@ -54,6 +55,7 @@ def test_bounds_and_ranges_hold(seed: int) -> None:
                 assert torch.allclose(first, second, atol=ROUNDING)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("seed", SEEDS[: 2 * len(KINDS)])
 def test_the_worst_input_lies_in_the_node_and_above_its_bound(seed: int) -> None:
     case, rng = variant(seed, 1), np.random.default_rng(seed)
@@ -121,6 +123,7 @@ def wide_seed(build: str, how: str) -> int:
     return (list(WIDE).index(build) + DOMAINS.index(how)) % 2
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("how", DOMAINS)
 @pytest.mark.parametrize("build", WIDE)
 def test_bounds_hold_where_neurons_see_windows(build: str, how: str) -> None:
@@ -145,6 +148,7 @@ def test_gaps_are_charged_to_pixels(how: str) -> None:
     assert bool((local < 0).any())
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("build", WIDE)
 @pytest.mark.parametrize("how", DOMAINS[::2])
 def test_windows_and_whole_rows_agree(build: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:

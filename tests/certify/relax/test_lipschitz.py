@@ -104,6 +104,7 @@ def grid_minimum(
     return float(margins(scores, torch.full((len(rows),), label)).min())
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("t", [1, 2, 3])
 @pytest.mark.parametrize("seed", range(3 * len(KINDS)))
 def test_no_derivative_is_larger(seed: int, t: int) -> None:
@@ -147,6 +148,7 @@ def test_linear_networks_have_their_weights(seed: int) -> None:
 PIECEWISE = [seed for seed in range(3 * len(KINDS)) if list(KINDS)[seed % len(KINDS)] not in SMOOTH]
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("seed", PIECEWISE)
 def test_the_bound_is_never_above_the_exact_minimum(seed: int) -> None:
     case = random_case(seed)

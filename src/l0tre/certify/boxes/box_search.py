@@ -11,6 +11,7 @@ from torch import Tensor
 from l0tre.certify.boxes.bounders import Bounder
 from l0tre.certify.boxes.margin_errors import proved
 from l0tre.certify.cells.cell_search import NARROWEST, Step
+from l0tre.certify.regions.leaves import leaves_of
 from l0tre.certify.regions.nodes import BoxNodes, CellNodes, Nodes, root, shares, split_boxes
 from l0tre.certify.regions.stack import kept, take, without
 from l0tre.certify.relax.instance import Instance
@@ -28,16 +29,27 @@ class BoxSearch:
     """The search for the images of one instance at one level ``t``, used as ``certify.search.CellSearch`` is."""
 
     def __init__(
-        self, bounder: Bounder, domain: Domain, batcher: Batcher, t: int, tuning: Tuning = DEFAULT_TUNING
+        self,
+        bounder: Bounder,
+        domain: Domain,
+        batcher: Batcher,
+        t: int,
+        tuning: Tuning = DEFAULT_TUNING,
+        *,
+        keeps: bool = False,
     ) -> None:
+        """See the class; ``keeps`` says whether steps carry the boxes that they proved."""
         self.bounder = bounder
         self.batcher = batcher
         self.t = t
         self.tuning = tuning
         self.total = math.comb(domain.groups, t)
-        self.widths = torch.nn.functional.pad(
-            (domain.high - domain.low).double().to(bounder.instance.images.device), (0, 1), value=1.0
-        )
+        self.keeps = keeps
+        device = bounder.instance.images.device
+        low, high = (end.double().to(device) for end in (domain.low, domain.high))
+        self.widths = torch.nn.functional.pad(high - low, (0, 1), value=1.0)
+        self.lengths = torch.nn.functional.pad(high - low, (0, 1))
+        self.starts = torch.nn.functional.pad(low, (0, 1))
         # Many, since those of one arrangement go together: a GPU would wait for the many small steps of a few.
         self.batch = min(tuning.boxes.on(bounder.instance.images.device), bounder.fits(t))
         self.fresh: list[int] = []
@@ -140,6 +152,9 @@ class BoxSearch:
             self._try_corners(result, left, slopes, worst)
             left, ties = self._halve(left)
         done = nodes.pick(safe)
+        if self.keeps and len(done):
+            instance = self.instance
+            result.keep(*leaves_of(instance.tree, instance.members, self.lengths, self.starts, done))
         counts = nodes.image.bincount(minlength=len(self.instance.images)).tolist()
         counted = shares(self.instance.tree, done) if len(done) else {}
         if len(left):
@@ -182,10 +197,19 @@ class _Tally:
         self.shares: dict[int, Fraction] = {}
         self.ties: set[int] = set()
         self.best: dict[int, tuple[float, Tensor]] = {}
+        self.leaves: dict[int, list[Tensor]] = {}
 
     def add(self, image: int, nodes: int, proved: Fraction) -> None:
         self.nodes[image] = self.nodes.get(image, 0) + nodes
         self.shares[image] = self.shares.get(image, Fraction(0)) + proved
+
+    def keep(self, image: Tensor, leaves: Tensor) -> None:
+        """Keep proved boxes, on the CPU."""
+        order = image.argsort(stable=True)
+        numbers, counts = image.unique(return_counts=True)
+        parts = leaves[:, order].cpu().split(counts.tolist(), 1)
+        for number, part in zip(numbers.tolist(), parts, strict=True):
+            self.leaves.setdefault(number, []).append(part)
 
     def offer(self, image: Tensor, margin: Tensor, inputs: Tensor) -> None:
         """Keep the input with the smallest margin below zero for each image."""
@@ -200,4 +224,5 @@ class _Tally:
         none = root(0, 1, device).pick(slice(0, 0))
         candidates = {image: changed for image, (_, changed) in self.best.items()}
         bounds = self.instance.images.new_zeros(0)
-        return Step(none, bounds, self.nodes, self.shares, frozenset(self.ties), candidates)
+        leaves = {image: torch.cat(parts, 1) for image, parts in self.leaves.items()}
+        return Step(none, bounds, self.nodes, self.shares, frozenset(self.ties), candidates, leaves)

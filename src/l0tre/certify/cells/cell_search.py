@@ -1,7 +1,7 @@
 """Branch and bound over nodes: bound a batch, keep what is proved, split the rest, try its corners as witnesses."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
@@ -44,6 +44,7 @@ class Step:
         shares: How many sets were proved, by row of the instance's images.
         ties: Rows of images with a box too narrow to split.
         candidates: For some images the changed input with the smallest margin below zero, float32 ``[values]``.
+        leaves: If they are kept, proved boxes as leaves of their sets' trees, see ``regions.leaves``, by image.
     """
 
     proved: Nodes
@@ -52,6 +53,7 @@ class Step:
     shares: dict[int, Fraction]
     ties: frozenset[int]
     candidates: dict[int, Tensor]
+    leaves: Mapping[int, Tensor] = field(default_factory=dict)
 
 
 class CellSearch:

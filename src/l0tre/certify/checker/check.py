@@ -10,7 +10,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from l0tre.certify.checker.certificate import VERSION, Certificate, domain_hash, image_hash
+from l0tre.certify.checker.certificate import (
+    VERSION,
+    AnyCertificate,
+    Certificate,
+    SetCertificate,
+    domain_hash,
+    image_hash,
+)
 from l0tre.certify.checker.cover import (
     Regions,
     Tree,
@@ -21,6 +28,8 @@ from l0tre.certify.checker.cover import (
     ranges,
     whole_ranges,
 )
+from l0tre.certify.checker.forms import make_forward, with_margins
+from l0tre.certify.checker.listed import check_sets
 from l0tre.certify.checker.margins import Bounder, lower_margins, make_bounder, own_margin
 from l0tre.certify.checker.minimum import Boxes, Cells, Spread
 from l0tre.domain import Domain
@@ -29,7 +38,7 @@ from l0tre.model.confirm import check_points, differs
 from l0tre.model.graph import Graph
 from l0tre.model.network import Network
 
-__all__ = ["CheckResult", "check", "spread_of"]
+__all__ = ["CheckResult", "check", "compare_graph", "spread_of"]
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -47,7 +56,7 @@ class CheckResult:
     """What a successful check found.
 
     Attributes:
-        nodes: Nodes of the certificate, all proved again.
+        nodes: Parts of the certificate, all proved again: nodes, or leaves of trees and sets without one.
         boxes: Those of them that are confined to a box of values.
         radius: Number of groups that may change.
         label: The decision that stays.
@@ -70,22 +79,26 @@ class CheckResult:
 
 
 def check(
-    certificate: Certificate,
+    certificate: AnyCertificate,
     network: Network,
     image: Tensor,
     domain: Domain,
     *,
     device: torch.device | str = "cpu",
     memory: int = 2**30,
+    compare: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> CheckResult:
     """Establish that no change of at most ``radius`` groups in the domain changes the decision, or say why not.
 
-    The nodes must partition all choices of groups and values, and each is bounded again by other code than the
-    prover's, in float64 with round-off taken off; a node for which that is not enough is split, a bounded number of
-    times. The stored bounds are no part of the proof. They are only compared, to find edited or mixed-up certificates;
-    the prover may bound tighter, so they may be above the checker's by a quarter of its bound and of the margin at the
-    image, and where they are further above, the node is split too.
+    A certificate of sets must hold a whole tree for each set that it names; then each leaf and each other set is
+    bounded again by other code than the prover's, see ``listed``.
+
+    The nodes of another one must partition all choices of groups and values, and each is bounded again by other code
+    than the prover's, in float64 with round-off taken off; a node for which that is not enough is split, a bounded
+    number of times. The stored bounds are no part of the proof. They are only compared, to find edited or mixed-up
+    certificates; the prover may bound tighter, so they may be above the checker's by a quarter of its bound and of the
+    margin at the image, and where they are further above, the node is split too.
 
     Args:
         certificate: What to check.
@@ -94,6 +107,8 @@ def check(
         domain: What may change.
         device: Where to bound.
         memory: Bytes that one step of bounding may take, approximately.
+        compare: Whether to compare the graph with the source in float64 first; only who has just done so for the same
+            network and domain may leave it out.
         progress: Called with the nodes done and the nodes in all.
 
     Returns:
@@ -102,17 +117,18 @@ def check(
     Raises:
         CertificateError: If anything does not hold; the message says what.
     """
-    begin = time.perf_counter()
-    graph = _check_subject(certificate, network, image, domain)
-    tree, device = make_tree(certificate, domain.groups), torch.device(device)
+    begin, device = time.perf_counter(), torch.device(device)
+    graph = _check_subject(certificate, network, image, domain, compare=compare)
     useful = min(memory, USEFUL["cuda" if device.type == "cuda" else "cpu"])
+    if isinstance(certificate, SetCertificate):
+        told = progress or (lambda _, __: None)
+        return _check_sets(certificate, graph, image, domain, device, useful, told, begin)
+    _check_shapes(certificate, domain)
+    tree = make_tree(certificate, domain.groups)
     bounder = make_bounder(graph, image.float(), domain, torch.from_numpy(tree.groups), device, useful)
     own = own_margin(bounder, certificate.label)
     if not own > 0:
-        raise CertificateError(
-            f"the network does not decide class {certificate.label} for this image (margin {own:.6g}): there is "
-            "nothing to certify"
-        )
+        raise _not_decided(certificate, own)
     regions = make_regions(certificate, tree, domain)
     boxed = certificate.box >= 0
     cover_cells(tree, regions.cells, boxed)
@@ -131,7 +147,51 @@ def check(
     return CheckResult(len(regions), int(boxed.sum()), certificate.radius, certificate.label, smallest, splits, seconds)
 
 
-def _check_subject(certificate: Certificate, network: Network, image: Tensor, domain: Domain) -> Graph:
+def _check_sets(
+    certificate: SetCertificate,
+    graph: Graph,
+    image: Tensor,
+    domain: Domain,
+    device: torch.device,
+    memory: int,
+    progress: Callable[[int, int], None],
+    begin: float,
+) -> CheckResult:
+    order = torch.arange(domain.groups)
+    bounder = make_bounder(with_margins(graph, certificate.label), image.float(), domain, order, device, memory)
+    forward = make_forward(bounder, certificate.radius)
+    own = float((forward.own - forward.slack(-1)).min())
+    if not own > 0:
+        raise _not_decided(certificate, own)
+    with torch.no_grad(), torch.backends.cudnn.flags(enabled=False):
+        tally = check_sets(certificate, forward, domain.groups, progress)
+    trees, leaves = len(certificate.sets), len(certificate.depths)
+    parts = math.comb(domain.groups, certificate.radius) - trees + leaves
+    seconds = time.perf_counter() - begin
+    return CheckResult(parts, leaves, certificate.radius, certificate.label, tally.margin, tally.splits, seconds)
+
+
+def _not_decided(certificate: AnyCertificate, own: float) -> CertificateError:
+    return CertificateError(
+        f"the network does not decide class {certificate.label} for this image (margin {own:.6g}): there is nothing to "
+        "certify"
+    )
+
+
+def compare_graph(network: Network, images: Tensor, domain: Domain) -> None:
+    """Compare the graph with the network's source in float64, on a few points of a domain.
+
+    Raises:
+        CertificateError: If they are not the same function.
+    """
+    reason = differs(network, check_points(*domain.box, images))
+    if reason:
+        raise CertificateError(f"the graph that is certified is not {network.name}: {reason}")
+
+
+def _check_subject(
+    certificate: AnyCertificate, network: Network, image: Tensor, domain: Domain, *, compare: bool
+) -> Graph:
     """Is this certificate of a known form, and for this network, image and domain? Gives the network's graph."""
     if certificate.version != VERSION:
         raise CertificateError(f"the certificate has version {certificate.version}: this is a checker for {VERSION}")
@@ -153,9 +213,12 @@ def _check_subject(certificate: Certificate, network: Network, image: Tensor, do
         domain.check(image[None], (0,))
     except DataError as error:
         raise CertificateError(f"the image does not fit the domain: {error}") from error
-    reason = differs(network, check_points(*domain.box, image[None]))
-    if reason:
-        raise CertificateError(f"the graph that is certified is not {network.name}: {reason}")
+    if compare:
+        compare_graph(network, image[None], domain)
+    return network.exact
+
+
+def _check_shapes(certificate: Certificate, domain: Domain) -> None:
     nodes, radius, width = len(certificate.cells), certificate.radius, domain.members.shape[1]
     boxes = len(certificate.low)
     for name, kind, shape in (
@@ -170,7 +233,6 @@ def _check_subject(certificate: Certificate, network: Network, image: Tensor, do
             raise CertificateError(f"{name} of the certificate has shape {array.shape}, expected {shape}")
         if kind is np.floating and not np.isfinite(array).all():
             raise CertificateError(f"{name} of the certificate holds a number that is not finite")
-    return network.exact
 
 
 def _batches(regions: Regions, tree: Tree, bounder: Bounder) -> Iterator[Regions]:

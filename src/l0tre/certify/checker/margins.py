@@ -32,7 +32,16 @@ from l0tre.domain import Domain
 from l0tre.errors import CertificateError
 from l0tre.model.graph import Graph, Operation, run_operation
 
-__all__ = ["Bounder", "lower_margins", "make_bounder", "own_margin"]
+__all__ = [
+    "LINEAR",
+    "Bounder",
+    "absolute",
+    "curve_interval",
+    "lower_margins",
+    "make_bounder",
+    "own_margin",
+    "steepness",
+]
 
 LINEAR = frozenset(
     ("conv", "linear", "scale", "reshape", "transpose", "pad", "mean", "avg_pool", "add", "sub", "concat", "slice")
@@ -101,10 +110,10 @@ def make_bounder(
         sources = operation.inputs
         length += _length(operation, operations)
         if operation.kind in LINEAR:
-            absolute = _absolute(operation, with_constants=True)
-            limit, term = (run_operation(absolute, *(m[s][None] for s in sources))[0] for m in (limits, terms))
+            positive = absolute(operation, with_constants=True)
+            limit, term = (run_operation(positive, *(m[s][None] for s in sources))[0] for m in (limits, terms))
         else:
-            gain, offset = _steepness(operation)
+            gain, offset = steepness(operation)
             limit, term = limits[sources[0]], terms[sources[0]] + 4 * limits[sources[0]]
             if operation.kind == "max_pool":
                 limit, term = (run_operation(operation, m[None])[0] for m in (limit, term))
@@ -123,7 +132,7 @@ def make_bounder(
     return Bounder(make_layers(operations), scope, tuple(own), tuple(limits), tuple(slacks), memory)
 
 
-def _steepness(operation: Operation) -> tuple[float, float]:
+def steepness(operation: Operation) -> tuple[float, float]:
     """The gain and the offset of an operation's lines, as the module's docstring says."""
     if operation.kind in ("relu", "max_pool"):
         return 1.0, 0.0
@@ -149,7 +158,7 @@ def _length(operation: Operation, operations: tuple[Operation, ...]) -> float:
     return size + max(math.prod(operations[source].shape) for source in operation.inputs)
 
 
-def _absolute(operation: Operation, *, with_constants: bool) -> Operation:
+def absolute(operation: Operation, *, with_constants: bool) -> Operation:
     """A linear operation with the absolute values of its weights, with or without those of its constant terms."""
     tensors = {k: v.abs() for k, v in operation.tensors.items() if with_constants or k not in ("bias", "shift")}
     if with_constants:  # a constant that was summed from others counts with their absolute values
@@ -205,7 +214,7 @@ def _lower_margins(bounder: Bounder, spread: Spread, label: int, *, touching: bo
             lines[position] = around(
                 make_lines(operation, *ranges[source], own), bounder.own[source], bounder.own[position]
             )
-            low, high = _curve_interval(operation, *ranges[source])
+            low, high = curve_interval(operation, *ranges[source])
         finite &= torch.isfinite(low).flatten(1).all(1) & torch.isfinite(high).flatten(1).all(1)
         most = bounder.limit[position] + bounder.slack[position]
         low = torch.maximum(low - bounder.slack[position], -most)
@@ -261,7 +270,7 @@ def _hull_of_cells(scope: Scope, cells: Cells, image: Tensor) -> Range:
     return image + scope.low[:-1] * free[:, :-1], image + scope.high[:-1] * free[:, :-1]
 
 
-def _curve_interval(operation: Operation, low: Tensor, high: Tensor) -> Range:
+def curve_interval(operation: Operation, low: Tensor, high: Tensor) -> Range:
     """The range behind an operation that is not linear; all but the ones of ``CURVES`` never fall."""
     if operation.kind in CURVES:
         return curve_range(operation, low, high)
@@ -270,7 +279,7 @@ def _curve_interval(operation: Operation, low: Tensor, high: Tensor) -> Range:
 
 def _interval(operation: Operation, ranges: list[Range]) -> Range:
     centre = run_operation(operation, *((low + high) / 2 for low, high in ranges))
-    radius = run_operation(_absolute(operation, with_constants=False), *((high - low) / 2 for low, high in ranges))
+    radius = run_operation(absolute(operation, with_constants=False), *((high - low) / 2 for low, high in ranges))
     return centre - radius, centre + radius
 
 

@@ -1,6 +1,8 @@
 """Lower bounds of the margins over search nodes: the layers' ranges first, then one pass for the margins."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -14,6 +16,8 @@ from l0tre.certify.relax.relaxation import Relaxation, relax
 from l0tre.certify.relax.supported import curve_bounds, is_nonlinear
 
 __all__ = ["Bounds", "batch_sizes", "bound", "input_ranges", "is_proved"]
+
+NOTHING: Mapping[int, Interval] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -67,15 +71,31 @@ def is_proved(instance: Instance, nodes: Nodes, margins: Tensor) -> Tensor:
     return ((margins > instance.slack[nodes.image]) & torch.isfinite(margins)).all(1)
 
 
-def input_ranges(instance: Instance, nodes: Nodes, row_bytes: int) -> dict[int, Interval]:
-    """The ranges of what nonlinear operations read, by their source's position, each ``[nodes, *shape]``."""
+def input_ranges(
+    instance: Instance, nodes: Nodes, row_bytes: int, known: Mapping[int, Interval] = NOTHING
+) -> dict[int, Interval]:
+    """The ranges of what nonlinear operations read, by their source's position, each ``[nodes, *shape]``.
+
+    Args:
+        instance: Network and images.
+        nodes: All of one kind.
+        row_bytes: Memory for the rows of a layer that are carried together.
+        known: Ranges of some positions that need not be worked out, rounding included.
+
+    Returns:
+        The ranges.
+    """
     kept: dict[int, Interval] = {}
-    _relaxations(instance, nodes, row_bytes, kept)
+    _relaxations(instance, nodes, row_bytes, kept, known)
     return kept
 
 
 def _relaxations(
-    instance: Instance, nodes: Nodes, row_bytes: int, kept: dict[int, Interval] | None = None
+    instance: Instance,
+    nodes: Nodes,
+    row_bytes: int,
+    kept: dict[int, Interval] | None = None,
+    known: Mapping[int, Interval] = NOTHING,
 ) -> tuple[dict[int, Relaxation], Tensor]:
     """The lines of every nonlinear operation, each from the ranges of the layers before it, which ``kept`` receives.
 
@@ -98,8 +118,10 @@ def _relaxations(
             before, after = instance.base[source][nodes.image], instance.base[position][nodes.image]
             charged = bool(chargeable_pixels(instance, nodes)) and position in plan.receptive_fields
             lines[position] = relax(operation, *ranges[source], before, after, near=charged)
-        exact = position in plan.affine and (boxes or position in instance.tables)
-        if not boxes and position in instance.tables:
+        exact = position in known or (position in plan.affine and (boxes or position in instance.tables))
+        if position in known:
+            ranges[position] = known[position]
+        elif not boxes and position in instance.tables:
             ranges[position] = _widen(_look_up(instance, nodes, position), plan.slack[position])
         elif position not in plan.affine or boxes or position in instance.walked:
             inputs = [ranges[source] for source in operation.inputs]

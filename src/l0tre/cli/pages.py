@@ -1,0 +1,46 @@
+"""Pages of commands that have no run folder: --report FILE.html."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from l0tre.cli.terminal import say
+from l0tre.errors import ConfigError, require
+
+if TYPE_CHECKING:
+    from l0tre.report.blocks import Document
+
+__all__ = ["check_page", "write_page"]
+
+
+def check_page(path: Path | None) -> None:
+    """Refuse a page that cannot be written, before any work."""
+    if path is None:
+        return
+    require("jinja2", "report")
+    if path.is_dir() or path.suffix.lower() not in (".html", ".htm", ".md"):
+        raise ConfigError(f"--report {path}: give a file that ends with .html (or .md), such as report.html")
+
+
+def write_page(path: Path | None, make: "Callable[[], Document]", *, silent: bool) -> None:
+    """Write a page, if one is wanted, as HTML or Markdown by its name.
+
+    Args:
+        path: The file; ``None`` for none.
+        make: Gives the page.
+        silent: Do not say where it is.
+    """
+    if path is None:
+        return
+    from l0tre.files import write_whole
+    from l0tre.report.markdown import page_markdown
+    from l0tre.report.page import save_page
+
+    document = make()
+    if path.suffix.lower() == ".md":
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, lambda file: file.write_text(page_markdown(document), encoding="utf-8"))
+    else:
+        save_page(document, path)
+    if not silent:
+        say(f"report: {path}")

@@ -1,0 +1,252 @@
+"""The command saliency: how far each pixel alone can move a score or a neuron, as a picture and as arrays."""
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from l0tre.cli import options as opt
+from l0tre.cli.root import app
+from l0tre.cli.terminal import literal, say, screen
+from l0tre.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from l0tre.api.saliency import Drawing
+    from l0tre.cli.setup import Setup
+
+__all__ = ["saliency"]
+
+MAP = "Map"
+STRONGEST = 100  # pixels that --coarse finds
+SHOWN = 5  # of them, and of pairs, on a terminal
+PAIRED = 24  # pixels of which all pairs are looked at
+SAVE_SECONDS = 20.0  # between two writings of what is known
+
+
+@app.command()
+@opt.with_sets
+def saliency(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MODEL... DATA",
+            help=f"{opt.MODEL_HELP} Several for maps side by side. Last the image: {opt.DATA_HELP}",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Option(metavar="FILE.png", help="The picture; the arrays go beside it, as FILE.npz.")
+    ] = Path("map.png"),
+    index: Annotated[int, typer.Option(help="Which image of the data, from 0.", rich_help_panel=opt.DATA)] = 0,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CLASS", help="Whose score, by name or number.", show_default="the decision", rich_help_panel=MAP
+        ),
+    ] = None,
+    neuron: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LAYER:CHANNEL",
+            help="Instead of a class a hidden neuron, several times for maps side by side: LAYER:CHANNEL (mean of its "
+            "map), LAYER:CHANNEL:ROW:COLUMN, LAYER:NUMBER.",
+            rich_help_panel=MAP,
+        ),
+    ] = None,
+    list_layers: Annotated[
+        bool, typer.Option("--layers", help="List the layers that --neuron can name.", rich_help_panel=MAP)
+    ] = False,
+    coarse: Annotated[
+        bool,
+        typer.Option(
+            "--coarse", help="Stop when the strongest pixels are found; predict the rest.", rich_help_panel=MAP
+        ),
+    ] = False,
+    strongest: Annotated[int, typer.Option(help="How many pixels --coarse finds.", rich_help_panel=MAP)] = STRONGEST,
+    signed: Annotated[
+        bool, typer.Option("--signed", help="Show pixels that can raise the number, too.", rich_help_panel=MAP)
+    ] = False,
+    pairs: Annotated[
+        bool, typer.Option("--pairs", help=f"Which of the {PAIRED} strongest pixels act together.", rich_help_panel=MAP)
+    ] = False,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(
+            help="Try a grid of colours at most so far apart.",
+            show_default="only darkest and brightest of each channel",
+            rich_help_panel=MAP,
+        ),
+    ] = None,
+    attack: Annotated[
+        bool,
+        typer.Option("--attack", help="Show an image with another decision above the map.", rich_help_panel=MAP),
+    ] = False,
+    names: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Names of the classes, one a line from class 0 on.", rich_help_panel=MAP),
+    ] = None,
+    float32: Annotated[
+        bool,
+        typer.Option("--float32", help="Rank in float32, too; on a GPU half precision does it.", rich_help_panel=MAP),
+    ] = False,
+    time_budget: Annotated[float | None, typer.Option(metavar="SECONDS", help="Stop each map after this time.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the maps beside --out; give all else as the first time.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Seed of everything that is random.", rich_help_panel=opt.DATA)] = 0,
+    *,
+    choices: opt.Choices,
+    output: opt.Output,
+) -> None:
+    """How far can each pixel alone lower the score? Over all colours it can take; a picture and the arrays.
+
+    Ctrl-C keeps the map so far. Example: l0tre saliency sdnn mnist5k --resize --out map.png
+    """
+    from l0tre.api.saliency import begin_map
+    from l0tre.cli.render_saliency import map_dict, show_layers, show_map
+    from l0tre.cli.setup import parse_class, prepare
+    from l0tre.cli.signals import stop_on_signal
+    from l0tre.data import select
+    from l0tre.figures.canvas import cannot_draw
+    from l0tre.figures.maps import Panel, draw_maps
+    from l0tre.maps.observed import layers
+    from l0tre.maps.pairs import interacting_pairs
+
+    opt.check_budget(time_budget)
+    *models, data = words if len(words) > 1 else [*words, ""]
+    if not data:
+        raise ConfigError("a network and an image are needed: l0tre saliency MODEL IMAGE")
+    if out.suffix.lower() != ".png" or out.is_dir():
+        raise ConfigError(f"--out {out} is no picture: give a file such as map.png")
+    if neuron and target is not None:
+        raise ConfigError("a map is of a class's score (--target) or of a neuron (--neuron): give one of them")
+    if strongest < 1:
+        raise ConfigError(f"--strongest is {strongest}: give 1 or more")
+    cannot = cannot_draw()
+    if cannot and not output.silent:
+        say(f"no picture, only arrays: {cannot}", err=True)
+    facts, panels, stopped = [], [], False
+    every: Sequence[str | None] = neuron or (None,)
+    wanted = [(model, each) for model in models for each in every]
+    with stop_on_signal() as stop:
+        setups = {model: prepare(model, data, choices) for model in models}
+        if list_layers:
+            for setup in setups.values():
+                show_layers(layers(setup.network), setup.network.name, screen(), as_json=output.as_json)
+            return
+        low, high = 0.0, 1.0
+        for number, (model, each) in enumerate(wanted):
+            setup = setups[model]
+            one = select(setup.data, indices=[index])
+            known = _class_names(names) or setup.data.names.classes or setup.network.names.classes
+            named = one.names if not known else type(one.names)(one.names.inputs, one.names.features, known)
+            drawing = begin_map(
+                setup.network,
+                one.images[0],
+                target=None if target is None else parse_class(target, setup.network.classes, named, "--target"),
+                neuron=each,
+                classes=known,
+                epsilon=epsilon,
+                domain=setup.domain,
+                memory_bytes=setup.memory_bytes,
+                halves=not float32,
+                resume=_beside(out, number, len(wanted)) if resume else None,
+            )
+            file = _beside(out, number, len(wanted))
+            title = model if len(models) > 1 or each is None else each
+            _draw(drawing, file, title, stop, output, coarse, strongest, signed, seed, time_budget)
+            found = drawing.now()
+            together = interacting_pairs(drawing.probe, drawing.state, PAIRED) if pairs and not stop() else None
+            changed = _adversarial(setup, one.images, stop) if attack and not stop() else None
+            panels.append(Panel(_title(model, one.names.inputs, index), one.images[0], found, changed))
+            facts.append(map_dict(found, model, file, together))
+            low, high = float(setup.domain.low.min()), float(setup.domain.high.max())
+            if not output.silent:
+                show_map(found, title, together, screen(), SHOWN)
+            stopped = stop()
+            if stopped:
+                break
+        if not cannot:
+            draw_maps(out, panels, signed=signed, low=low, high=high)
+    if output.as_json:
+        say(json.dumps({"picture": None if cannot else str(out), "maps": facts}, indent=1))
+    elif not output.quiet:
+        files = ", ".join(str(fact["arrays"]) for fact in facts)
+        say(f"written: {files}" if cannot else f"written: {out}, {files}")
+        if stopped:
+            say("stopped: the same command with --resume goes on")
+    if stopped:
+        raise typer.Exit(130)
+
+
+def _beside(out: Path, number: int, count: int) -> Path:
+    """The file of arrays of one of several maps."""
+    return out.with_name(f"{out.stem}.npz" if count == 1 else f"{out.stem}-{number + 1}.npz")
+
+
+def _title(model: str, inputs: tuple[str, ...], index: int) -> str:
+    return f"{Path(model).stem}, {Path(inputs[0]).name if inputs else f'image {index}'}"
+
+
+def _class_names(file: Path | None) -> tuple[str, ...]:
+    if file is None:
+        return ()
+    try:
+        return tuple(line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--names {file} cannot be read ({error}): give a text file with one name a line") from error
+
+
+def _draw(
+    drawing: "Drawing",
+    file: Path,
+    title: str,
+    stop: "Callable[[], bool]",
+    output: opt.Output,
+    coarse: bool,
+    strongest: int,
+    signed: bool,
+    seed: int,
+    time_budget: float | None,
+) -> None:
+    """Draw one map with a progress bar, and write what is known now and then."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:,} of {task.total:,} measured"),
+        TimeElapsedColumn(),
+        TextColumn("ETA"),
+        TimeRemainingColumn(),
+    )
+    console, saved = screen(stderr=True), time.monotonic()
+    with Progress(*columns, console=console, transient=True, disable=output.silent or not console.is_terminal) as bar:
+        task = bar.add_task(literal(title), total=len(drawing.state.measured))
+        steps = drawing.steps(
+            coarse=coarse, strongest=strongest, both=signed, seed=seed, time_budget=time_budget, stop=stop
+        )
+        for step in steps:
+            stage = {"strongest": "looking for the strongest", "rest": "all others"}.get(step.stage, "done")
+            bar.update(task, completed=step.done, description=f"{literal(title)}: {stage}")
+            if time.monotonic() - saved > SAVE_SECONDS:
+                drawing.write(file)
+                saved = time.monotonic()
+    drawing.write(file)
+
+
+def _adversarial(setup: "Setup", images: "Tensor", stop: "Callable[[], bool]") -> "tuple[Tensor, str] | None":
+    """A changed image with another decision, and what it became; ``None`` where none was found."""
+    from l0tre.api.attack import attack_details
+
+    found = attack_details(setup.network, images, domain=setup.domain, memory_bytes=setup.memory_bytes, stop=stop)
+    if not bool(found.changed[0]):
+        return None
+    label = setup.data.names.label(int(found.decisions[0]))
+    return found.adversarial[0], f"{int(found.distance[0])} changed {found.unit}s: {label}"

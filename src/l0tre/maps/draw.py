@@ -1,0 +1,69 @@
+"""Draw a map: the strongest pixels first, all others after them, and what there is whenever it is stopped."""
+
+import time
+from collections.abc import Callable, Iterator
+
+import torch
+
+from l0tre.halting import Halted
+from l0tre.maps.probe import Probe
+from l0tre.maps.scout import scout
+from l0tre.maps.settle import SAMPLE, measure_trust
+from l0tre.maps.work import MapState, Step, Work, by_blocks
+
+__all__ = ["draw"]
+
+FEW = 4096  # groups that are measured in one go, with nothing to predict
+
+
+def draw(
+    probe: Probe,
+    state: MapState,
+    *,
+    coarse: bool,
+    strongest: int = 100,
+    both: bool = False,
+    seed: int = 0,
+    time_budget: float | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Iterator[Step]:
+    """Measure groups until all are measured, the strongest are found, the time is over, or the caller stops.
+
+    Args:
+        probe: The number, the image, the groups.
+        state: What is known; updated in place, consistent after every step.
+        coarse: Whether to stop once the strongest groups are found.
+        strongest: How many are to be found.
+        both: Whether rises are wanted as certainly as drops.
+        seed: Of the groups that are drawn at random.
+        time_budget: Seconds for this call; ``None`` for no limit.
+        stop: Asked before every batch.
+
+    Yields:
+        A step whenever something was measured.
+    """
+    began, before = time.monotonic(), state.seconds
+    count = probe.domain.groups
+    generator = torch.Generator().manual_seed(seed)
+    work = Work(probe, state, both, began, before)
+
+    def over() -> bool:
+        return stop() or (time_budget is not None and time.monotonic() - began >= time_budget)
+
+    def pulse() -> None:
+        if over():
+            raise Halted
+
+    probe.pulse = pulse
+    try:
+        work.trust = measure_trust(probe, torch.randperm(count, generator=generator)[:SAMPLE])
+        if (count > FEW or coarse) and not state.found:
+            yield from scout(work, strongest, generator, audited=coarse)
+        if not (coarse and state.found):
+            rest = (~state.measured).nonzero()[:, 0]
+            yield from work.measure(by_blocks(probe, rest), "rest")
+        yield from work.recheck()
+    except Halted:
+        pass
+    work.clock()
+    yield Step("done", int(state.measured.sum()), count)

@@ -1,0 +1,146 @@
+"""The strongest groups first: some with all their values, many with one value, those that matter with all again.
+
+On photographs the worst colour of the strongest pixels is nearly always the same one, and a map in that colour is
+smooth. So a few groups drawn from all over the image tell the colour, a lattice tells in that colour where the strong
+groups are, rounds fill in what lies between strong ones, and these are then measured with all their values.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from l0tre.maps.forecast import lattice, make_layout, spread, tiles
+from l0tre.maps.saliency_map import Audit
+from l0tre.maps.work import MapState, Step, Work, by_blocks
+
+__all__ = ["scout"]
+
+TILES = 256  # of which one group each is measured with all its values
+LATTICE = 2  # every so many rows and columns one group is looked at with one value
+ROUND = 64  # a round looks at one group in so many
+ROUNDS = 16  # at the most
+CALM = 0.01  # of the strongest that a round may still add when it is the last one
+NEAR = 1.5  # standard deviation of what counts as near on a lattice, in its steps
+DRAWN = 256  # groups that are measured for the audit
+
+
+def scout(work: Work, strongest: int, generator: torch.Generator, *, audited: bool) -> Iterator[Step]:
+    """Measure until the strongest groups count as found, and predict the others.
+
+    Args:
+        work: What measures.
+        strongest: How many are to be found.
+        generator: Draws groups.
+        audited: Whether to check the predictions on groups drawn at random.
+
+    Yields:
+        A step whenever something was measured.
+    """
+    state, count = work.state, work.probe.domain.groups
+    layout = make_layout(work.probe.domain)
+    quota = max(strongest, count // ROUND)
+    first = tiles(layout, TILES, generator)
+    yield from work.measure(first[~state.measured[first]], "strongest")
+    colour = _worst_colour(state)
+    side = LATTICE if layout.height > 1 else 1
+    seen = Seen(work, colour)
+    yield from seen.look(lattice(layout, side))
+    for _ in range(ROUNDS):
+        guess = spread(layout, seen.known, seen.drop, NEAR * side)
+        before = seen.best(strongest)
+        yield from seen.look(guess.masked_fill(seen.known, -torch.inf).topk(quota).indices)
+        if _fresh(seen.best(strongest), before) <= CALM * strongest:
+            break
+    for _ in range(ROUNDS):
+        left = (seen.known & ~state.measured).nonzero()[:, 0]
+        chosen = left[seen.drop[left].argsort(descending=True)[:strongest]]
+        before = _found(state, strongest)
+        yield from work.measure(by_blocks(work.probe, chosen), "strongest")
+        if not len(chosen) or _fresh(_found(state, strongest), before) <= CALM * strongest:
+            break
+    state.found = True
+
+    def fill() -> None:
+        low = spread(layout, seen.known, seen.drop, NEAR * side)
+        low = torch.where(seen.known, seen.drop, low)
+        both = state.measured & seen.known
+        gain = spread(layout, both, state.drop - seen.drop, (count / TILES) ** 0.5)
+        state.drop = torch.where(state.measured, state.drop, low + gain)
+
+    fill()
+    if audited:
+        yield from _audit(work, strongest, generator)
+        fill()
+
+
+class Seen:
+    """Groups that were looked at with one value.
+
+    Attributes:
+        known: bool ``[groups]``.
+        drop: float32 ``[groups]``, how far that value lowers the number.
+    """
+
+    def __init__(self, work: Work, colour: int) -> None:
+        """Nothing but what was measured is seen yet.
+
+        Args:
+            work: What looks.
+            colour: Which of their values groups take.
+        """
+        self.work, self.colour = work, colour
+        self.known = torch.zeros_like(work.state.measured)
+        self.drop = torch.zeros_like(work.state.drop)
+
+    def look(self, groups: Tensor) -> Iterator[Step]:
+        """Look at groups, as far as they are not known."""
+        groups = by_blocks(self.work.probe, groups[~self.known[groups]])
+        points = torch.full_like(groups, self.colour)
+        for some, change in self.work.changes(groups, points):
+            # What half precision cannot say is as good as nothing.
+            self.drop[some] = -change.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+            self.known[some] = True
+            yield self.work.step("strongest")
+
+    def best(self, count: int) -> Tensor:
+        """The groups with the largest drops among those that are known."""
+        drops = self.drop.masked_fill(~self.known, -torch.inf)
+        return drops.topk(min(count, int(self.known.sum()))).indices
+
+
+def _worst_colour(state: MapState) -> int:
+    """The value that is the worst one of most of the strongest groups, each counted with its drop."""
+    drop = state.drop.masked_fill(~state.measured, 0.0).clamp(min=0.0)
+    votes = torch.zeros(state.ranking.shape[1])
+    votes.index_add_(0, state.drop_point.clamp(min=0), drop**2)
+    return int(votes.argmax())
+
+
+def _found(state: MapState, count: int) -> Tensor:
+    drops = state.drop.masked_fill(~state.measured, -torch.inf)
+    return drops.topk(min(count, int(state.measured.sum()))).indices
+
+
+def _fresh(now: Tensor, before: Tensor) -> int:
+    return len(set(now.tolist()) - set(before.tolist()))
+
+
+def _audit(work: Work, strongest: int, generator: torch.Generator) -> Iterator[Step]:
+    """Measure some groups that were drawn at random, and compare them with their predictions."""
+    state = work.state
+    left = (~state.measured).nonzero()[:, 0]
+    drawn = left[torch.randperm(len(left), generator=generator)[:DRAWN]]
+    if not len(drawn):
+        return
+    predicted, weakest = state.drop[drawn].clone(), float(state.drop[_found(state, strongest)].min())
+    yield from work.measure(by_blocks(work.probe, drawn), "strongest")
+    rows = drawn[state.measured[drawn]]
+    error = (state.drop[drawn] - predicted)[state.measured[drawn]].abs()
+    state.audit = Audit(
+        len(rows),
+        int((state.drop[rows] >= weakest).sum()),
+        float(state.drop[rows].max()) / weakest if weakest > 0 else float("inf"),
+        float(error.median()),
+        float(error.quantile(0.95)),
+    )

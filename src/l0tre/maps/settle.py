@@ -1,0 +1,150 @@
+"""The worst value of each group: ranked in half precision where that is fast, decided in float32 always.
+
+Half precision says which of a group's values may be the worst; these, and the one that it takes for the worst, are
+looked at again in float32, and only float32 numbers go into a map. How far half precision can be off is measured: on
+some groups of which everything is known in float32, and on every value that is looked at again. If one of these shows
+a larger error than was allowed for, more is allowed from then on, for groups that were settled before, too.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from l0tre.maps.probe import Probe
+
+__all__ = ["Settled", "Trust", "candidates", "measure_trust", "settle"]
+
+SAFETY = 3.0  # times the largest error that was measured
+WORTH = 0.5  # errors of more than this share of a change leave nothing to rank
+SAMPLE = 64  # groups on which errors are measured first
+
+
+@dataclass(frozen=True)
+class Settled:
+    """Groups of which the worst values are known; tensors ``[groups]`` on the CPU.
+
+    Attributes:
+        low: Smallest change of the number, float32.
+        low_point: The value that gives it.
+        high: Largest change, likewise.
+        high_point: The value that gives it.
+        ranking: float32 ``[groups, points]``, all changes as half precision has them; ``None`` where it was not used.
+    """
+
+    low: Tensor
+    low_point: Tensor
+    high: Tensor
+    high_point: Tensor
+    ranking: Tensor | None
+
+
+@dataclass
+class Trust:
+    """How far half precision can be off.
+
+    Attributes:
+        rate: Error as a share of a change and of the usual change together.
+        usual: Median absolute change.
+        seen: Values that were compared.
+    """
+
+    rate: float = 0.0
+    usual: float = 0.0
+    seen: int = field(default=0)
+
+    def band(self, changes: Tensor) -> Tensor:
+        """Allowed errors of some changes; infinite for what is not finite."""
+        band = SAFETY * self.rate * (changes.abs() + self.usual)
+        return band.masked_fill(~torch.isfinite(changes), torch.inf)
+
+    def learn(self, half: Tensor, exact: Tensor) -> bool:
+        """Compare both; tells whether more must be allowed than before."""
+        known = torch.isfinite(half)
+        self.seen += int(known.sum())
+        if not bool(known.any()):
+            return False
+        share = ((half - exact).abs() / (exact.abs() + self.usual).clamp(min=1e-30))[known]
+        largest = float(share.max())
+        if largest <= SAFETY * self.rate:
+            return False
+        self.rate = largest
+        return True
+
+
+def measure_trust(probe: Probe, groups: Tensor) -> Trust | None:
+    """Look at some groups in both precisions.
+
+    Args:
+        probe: The number.
+        groups: int64 ``[groups]``, a random sample.
+
+    Returns:
+        What was found; ``None`` where half precision is of no use.
+    """
+    if not probe.halves:
+        return None
+    rows, points = _all_points(groups[:SAMPLE], probe.grid.shape[1])
+    exact, half = probe.changes(rows, points), probe.changes(rows, points, half=True)
+    trust = Trust(usual=float(exact.abs().median()))
+    trust.learn(half, exact)
+    finite = float(torch.isfinite(half).float().mean())
+    return trust if finite > WORTH and SAFETY * trust.rate < WORTH else None
+
+
+def settle(probe: Probe, groups: Tensor, trust: Trust | None, *, both: bool, ranking: Tensor | None = None) -> Settled:
+    """The worst values of some groups, in float32.
+
+    Args:
+        probe: The number.
+        groups: int64 ``[groups]`` on the CPU.
+        trust: In half precision; ``None`` to do without it.
+        both: Whether the largest change is wanted, too; else only the smallest one is decided in float32 for certain.
+        ranking: Changes in half precision, if they are known.
+
+    Returns:
+        What was found.
+
+    Raises:
+        Halted: If the probe's pulse does; nothing is known then.
+    """
+    count, points = len(groups), probe.grid.shape[1]
+    if trust is None or not count:
+        table = probe.changes(*_all_points(groups, points)).reshape(count, points)
+        return _reduced(table, torch.ones_like(table, dtype=torch.bool), None)
+    if ranking is None:
+        ranking = probe.changes(*_all_points(groups, points), half=True).reshape(count, points)
+    table = torch.full_like(ranking, torch.nan)
+    done = torch.zeros(count, points, dtype=torch.bool)
+    while True:
+        wanted = candidates(ranking, trust, both=both) & ~done
+        rows, point = wanted.nonzero(as_tuple=True)
+        if not len(rows):
+            return _reduced(table, done, ranking)
+        exact = probe.changes(groups[rows], point)
+        table[rows, point], done[rows, point] = exact, True
+        trust.learn(ranking[rows, point], exact)
+
+
+def candidates(ranking: Tensor, trust: Trust, *, both: bool) -> Tensor:
+    """Which values of each group can be its worst one, bool ``[groups, points]``."""
+    band = trust.band(ranking)
+    lowest, highest = ranking - band, ranking + band
+    # What is not finite says nothing: it can be the worst, and rules nothing out.
+    wild = ~torch.isfinite(ranking)
+    least = highest.masked_fill(wild, torch.inf).amin(1, keepdim=True)
+    found = (lowest <= least) | wild
+    if both:
+        most = lowest.masked_fill(wild, -torch.inf).amax(1, keepdim=True)
+        found |= highest >= most
+    return found
+
+
+def _all_points(groups: Tensor, points: int) -> tuple[Tensor, Tensor]:
+    return groups.repeat_interleave(points), torch.arange(points).repeat(len(groups))
+
+
+def _reduced(table: Tensor, known: Tensor, ranking: Tensor | None) -> Settled:
+    low, low_point = table.masked_fill(~known, torch.inf).min(1)
+    high, high_point = table.masked_fill(~known, -torch.inf).max(1)
+    return Settled(low, low_point, high, high_point, ranking)

@@ -1,0 +1,209 @@
+"""What is known while a map is drawn, and the work that makes more known."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from l0tre.maps.probe import Probe
+from l0tre.maps.saliency_map import Audit, SaliencyMap
+from l0tre.maps.settle import Settled, Trust, candidates, settle
+from l0tre.tuning import PerDevice
+
+__all__ = ["MapState", "Step", "Work", "by_blocks", "empty_state", "finished"]
+
+CHUNK_SECONDS = 0.5  # of groups that are measured together, after which there is something new to show
+FIRST_CHUNK = PerDevice(32, 1024)  # groups
+BLOCK = 16  # side of the squares in which groups are measured one after the other
+
+
+@dataclass
+class MapState:
+    """What is known of a map; tensors ``[groups]`` on the CPU.
+
+    Attributes:
+        measured: Whether a group was measured.
+        drop: How far it lowers the number, or what is predicted.
+        rise: How far it raises the number; NaN where it was not measured.
+        drop_point: The value that gives the drop; -1 where none is known.
+        rise_point: The value that gives the rise; -1 likewise.
+        ranking: float32 ``[groups, points]``, changes in half precision; NaN where there are none.
+        rate: The error that was allowed for when a group was settled; infinite where all its values were looked at.
+        evaluations: Values that were looked at in float32.
+        ranked: Likewise in half precision.
+        seconds: Spent so far.
+        audit: Of the predictions.
+        found: Whether the strongest groups count as found.
+    """
+
+    measured: Tensor
+    drop: Tensor
+    rise: Tensor
+    drop_point: Tensor
+    rise_point: Tensor
+    ranking: Tensor
+    rate: Tensor
+    evaluations: int = 0
+    ranked: int = 0
+    seconds: float = 0.0
+    audit: Audit | None = None
+    found: bool = False
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of the way.
+
+    Attributes:
+        stage: ``strongest``, ``rest`` or ``done``.
+        done: Groups that were measured so far.
+        total: All groups.
+    """
+
+    stage: str
+    done: int
+    total: int
+
+
+def empty_state(groups: int, points: int) -> MapState:
+    """Nothing is known yet."""
+    return MapState(
+        torch.zeros(groups, dtype=torch.bool),
+        torch.zeros(groups),
+        torch.full((groups,), torch.nan),
+        torch.full((groups,), -1),
+        torch.full((groups,), -1),
+        torch.full((groups, points), torch.nan),
+        torch.full((groups,), torch.inf),
+    )
+
+
+class Work:
+    """Measures groups into a state.
+
+    Attributes:
+        probe: The number, the image, the groups.
+        state: What is known; updated in place.
+        both: Whether rises are wanted as certainly as drops.
+        trust: In half precision; ``None`` to do without it.
+    """
+
+    def __init__(self, probe: Probe, state: MapState, both: bool, began: float, before: float) -> None:
+        self.probe, self.state, self.both = probe, state, both
+        self.began, self.before = began, before
+        self.trust: Trust | None = None
+        self.counts = (state.evaluations, state.ranked)
+        self.chunk = FIRST_CHUNK.on(probe.device)
+
+    def step(self, stage: str) -> Step:
+        """How far it is, with the costs so far in the state."""
+        self.clock()
+        return Step(stage, int(self.state.measured.sum()), len(self.state.measured))
+
+    def clock(self) -> None:
+        """Put the costs so far into the state."""
+        state = self.state
+        state.seconds = self.before + time.monotonic() - self.began
+        state.evaluations = self.counts[0] + self.probe.evaluations
+        state.ranked = self.counts[1] + self.probe.ranked
+
+    def measure(self, groups: Tensor, stage: str) -> Iterator[Step]:
+        """Measure groups in the order given."""
+        start = 0
+        while start < len(groups):
+            some, began = groups[start : start + self.chunk], time.monotonic()
+            self._take(some, settle(self.probe, some, self.trust, both=self.both))
+            start += len(some)
+            self._fit(time.monotonic() - began)
+            yield self.step(stage)
+
+    def changes(self, groups: Tensor, points: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Groups with one value each, and what it does to the number; in half precision where that is fast."""
+        start, many = 0, self.probe.grid.shape[1]
+        while start < len(groups):
+            stop, began = start + many * self.chunk, time.monotonic()
+            some = groups[start:stop]
+            yield some, self.probe.changes(some, points[start:stop], half=self.trust is not None)
+            start = stop
+            self._fit(time.monotonic() - began)
+
+    def _fit(self, elapsed: float) -> None:
+        """Make chunks larger or smaller."""
+        if elapsed < CHUNK_SECONDS / 2:
+            self.chunk *= 2
+        elif elapsed > 2 * CHUNK_SECONDS and self.chunk > 8:
+            self.chunk //= 2
+
+    def recheck(self) -> Iterator[Step]:
+        """Settle groups anew for which larger errors must be allowed than when they were settled."""
+        state, trust = self.state, self.trust
+        if trust is None:
+            return
+        while True:
+            old = (state.measured & (state.rate < trust.rate)).nonzero()[:, 0]
+            if not len(old):
+                return
+            known = state.ranking[old]
+            before = torch.stack(
+                [_allowed(known, trust, rate, self.both) for rate in state.rate[old].unique().tolist()]
+            )
+            narrow = before[torch.searchsorted(state.rate[old].unique(), state.rate[old]), torch.arange(len(old))]
+            more = (candidates(known, trust, both=self.both) & ~narrow).any(1)
+            state.rate[old[~more]] = trust.rate
+            if bool(more.any()):
+                some = old[more]
+                self._take(some, settle(self.probe, some, trust, both=self.both, ranking=state.ranking[some]))
+            yield self.step("rest")
+
+    def _take(self, groups: Tensor, settled: Settled) -> None:
+        state = self.state
+        state.drop[groups], state.drop_point[groups] = -settled.low, settled.low_point
+        state.rise[groups], state.rise_point[groups] = settled.high, settled.high_point
+        state.measured[groups] = True
+        if settled.ranking is not None and self.trust is not None:
+            state.ranking[groups], state.rate[groups] = settled.ranking, self.trust.rate
+
+
+def _allowed(ranking: Tensor, trust: Trust, rate: float, both: bool) -> Tensor:
+    return candidates(ranking, Trust(rate, trust.usual), both=both)
+
+
+def by_blocks(probe: Probe, groups: Tensor) -> Tensor:
+    """Groups in an order that keeps neighbours together."""
+    if probe.corners is None or not len(groups):
+        return groups
+    corner = probe.corners[groups][:, :2]
+    block = corner // BLOCK
+    key = (block[:, 0] * 4096 + block[:, 1]) * BLOCK**2 + (corner[:, 0] % BLOCK) * BLOCK + corner[:, 1] % BLOCK
+    return groups[key.argsort(stable=True)]
+
+
+def finished(probe: Probe, state: MapState) -> SaliencyMap:
+    """The map as it is known now."""
+    domain, rows = probe.domain.to(torch.device("cpu")), torch.arange(probe.domain.groups)
+    grid, own = probe.grid.cpu(), probe.image.cpu()[domain.members]
+
+    def colours(point: Tensor) -> Tensor:
+        return torch.where(state.measured[:, None], grid[rows, point.clamp(min=0)], own)
+
+    return SaliencyMap(
+        domain.shape,
+        domain.members,
+        domain.ids,
+        state.drop.clone(),
+        state.rise.clone(),
+        state.measured.clone(),
+        colours(state.drop_point),
+        colours(state.rise_point),
+        probe.observed.words,
+        probe.observed.unit,
+        probe.base,
+        grid.shape[1],
+        domain.unit,
+        None if bool(state.measured.all()) else state.audit,
+        state.evaluations,
+        state.ranked,
+        state.seconds,
+    )

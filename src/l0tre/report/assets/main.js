@@ -1,0 +1,29 @@
+// Start: draw the blocks that the page holds, or those that a server sends.
+
+function drawBlock(block, page) {
+  const component = COMPONENTS[block.type];
+  return component ? component(block, page) : note(`unknown block ${block.type}`);
+}
+
+/** Charts stand side by side where there is room, and so do what comes in twos. */
+function drawBlocks(blocks, page) {
+  return blocks.map((block) => drawBlock(block, page));
+}
+
+function start() {
+  const data = document.getElementById("page-data");
+  const main = document.getElementById("page");
+  if (data) {
+    const page = embeddedPage();
+    main.append(el("div", { class: "grid" }, drawBlocks(JSON.parse(data.textContent).blocks, page)));
+    page.ready.catch((error) => main.append(el("p", { class: "warning" }, `The rows of this page cannot be read: ${error.message}. Use a browser of 2023 or later.`)));
+  } else {
+    follow(main);
+  }
+  let width = innerWidth;
+  addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; redrawCharts(); } });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawCharts);
+  const paper = (on) => () => { document.documentElement.classList.toggle("paper", on); redrawCharts(); };
+  addEventListener("beforeprint", paper(true));
+  addEventListener("afterprint", paper(false));
+}

@@ -1,0 +1,207 @@
+"""Pages of several networks or runs side by side."""
+
+from collections.abc import Mapping
+
+from l0tre.evaluation.results import Snapshot
+from l0tre.evaluation.standings import Comparison, compare_snapshots
+from l0tre.report import blocks
+from l0tre.report.blocks import Block, Document, Head, Series
+from l0tre.report.charts import LINEAR_TOP
+
+__all__ = ["comparison_page", "runs_page"]
+
+MOST_POINTS = 2_000
+
+
+def runs_page(runs: Mapping[str, Snapshot]) -> Document:
+    """Any runs side by side; which of them is more robust is said where they are about the same images.
+
+    Args:
+        runs: Bounds by name of the run.
+    """
+    same = len(runs) > 1 and len({_images(snapshot) for snapshot in runs.values()}) == 1
+    if same:
+        return comparison_page(compare_snapshots(runs), runs)
+    text = "These runs are about different images: their means cannot be compared, only read side by side."
+    found = [blocks.answer(text if len(runs) > 1 else "Choose two or more runs."), _figures(runs), *_curves(runs)]
+    return Document(f"{len(runs)} runs", tuple(found))
+
+
+def _images(snapshot: Snapshot) -> frozenset[int]:
+    return frozenset([image.index for image in snapshot.images] + [image.index for image in snapshot.excluded])
+
+
+def comparison_page(comparison: Comparison, runs: Mapping[str, Snapshot]) -> Document:
+    """Networks on the same images: which is more robust, and what is known of each.
+
+    Args:
+        comparison: What ``compare_snapshots`` found.
+        runs: The bounds of each network.
+    """
+    heads: list[Head] = [
+        ("networks", "text"),
+        ("images", "number"),
+        ("difference of mean radii, from", "number"),
+        ("to", "number"),
+        ("verdict", "text"),
+        ("holds for", "text"),
+    ]
+    words = {"more": "{0} is more robust", "less": "{1} is more robust", "equal": "equally robust", "open": "open"}
+    rows = [
+        [
+            f"{pair.first} less {pair.second}",
+            pair.common,
+            pair.difference[0],
+            pair.difference[1],
+            words[pair.order].format(pair.first, pair.second) + (f": {pair.settle}" if pair.settle else ""),
+            pair.scope,
+        ]
+        for pair in comparison.pairs
+    ]
+    certain = [words[pair.order].format(pair.first, pair.second) for pair in comparison.pairs if pair.order != "open"]
+    best = "; ".join(dict.fromkeys(certain)) or "The bounds do not tell yet which network is more robust"
+    units = {standing.unit for standing in comparison.standings}
+    splits = [
+        split.words(pair.first, pair.second, next(iter(units), "pixel"))
+        for pair in comparison.pairs
+        for split in pair.splits
+    ]
+    notes = ["About these images alone, by mean safe radii on the images that both networks classify correctly."]
+    found: list[Block] = [blocks.answer(f"{best[0].upper()}{best[1:]}.", notes), _standings(comparison)]
+    if rows:
+        found.append(blocks.table("pairs", "Every two networks", heads, rows))
+    if runs:
+        found += [*_curves(runs), _figures(runs)]
+    if splits:
+        found.append(blocks.paragraphs("splits", "Whose decisions change", [("", text) for text in splits]))
+    names = [standing.network for standing in comparison.standings]
+    return Document(" and ".join(names) if len(names) < 4 else f"{len(names)} networks", tuple(found))
+
+
+def _standings(comparison: Comparison) -> Block:
+    """What is known of each network: a mean safe radius between two figures."""
+    heads: list[Head] = [
+        ("network", "text"),
+        ("images", "number"),
+        ("accuracy", "share"),
+        ("safe radius, mean, from", "number"),
+        ("to", "number"),
+        ("exact", "share"),
+        ("guarantee", "text"),
+        ("t", "number"),
+    ]
+    rows = [
+        [
+            one.network,
+            one.images,
+            one.accuracy,
+            *(round(end, 4) for end in one.radius),
+            one.exact,
+            one.guarantee,
+            one.max_t,
+        ]
+        for one in comparison.standings
+    ]
+    return blocks.table(
+        "standings", "Networks", heads, rows, note="Safe radii of the images that each classifies correctly."
+    )
+
+
+def _figures(runs: Mapping[str, Snapshot]) -> Block:
+    heads: list[Head] = [
+        ("run", "text"),
+        ("model", "text"),
+        ("data", "text"),
+        ("guarantee", "text"),
+        ("images", "number"),
+        ("left out", "number"),
+        ("lower, mean", "number"),
+        ("upper, mean", "number"),
+        ("without witness", "number"),
+        ("exact", "share"),
+        ("seconds", "seconds"),
+    ]
+    rows = []
+    for name, run in runs.items():
+        kinds = ", ".join(sorted({image.guarantee for image in run.images}))
+        known = [image.upper for image in run.images if image.witness is not None]
+        rows.append(
+            [
+                name,
+                str(run.config.get("model", {}).get("name", "")),
+                str(run.config.get("data", {}).get("name", "")),
+                kinds,
+                len(run.images),
+                len(run.excluded),
+                round(run.lower, 4),
+                round(sum(known) / len(known), 4) if known else None,
+                run.without_witness,
+                run.converged / len(run.images),
+                run.seconds,
+            ]
+        )
+    return blocks.table("figures", "Figures", heads, rows, note="Upper bounds are of images with a witness.")
+
+
+def _curves(runs: Mapping[str, Snapshot]) -> list[Block]:
+    """Shares of images proved and not known to change, and mean lower bounds over time, a line for each run."""
+    most = max((i.upper for run in runs.values() for i in run.images if i.witness is not None), default=1)
+    lows = max((i.lower for run in runs.values() for i in run.images), default=0)
+    places = sorted({*range(min(max(most, lows) + 2, MOST_POINTS)), most, most + 1})
+
+    def lines(kind: str) -> list[Series]:
+        found = []
+        for number, (name, run) in enumerate(runs.items()):
+            total = len(run.images)
+            if kind == "proved":
+                values = [sum(i.lower >= place for i in run.images) / total for place in places]
+            else:
+                values = [sum(i.witness is None or i.upper > place for i in run.images) / total for place in places]
+            found.append(Series(name, str(number), values))
+        return found
+
+    unit = next((run.unit for run in runs.values()), "pixel")
+    times = sorted({point.seconds for run in runs.values() for point in run.history})
+    times = times[:: max(1, len(times) // MOST_POINTS)]
+    over_time = [
+        (kind, times, [Series(name, str(n), _at(run, times, kind)) for n, (name, run) in enumerate(runs.items())])
+        for kind in ("lower", "upper")
+    ]
+    return [
+        blocks.chart(
+            "shares",
+            f"Share of images against {unit}s that change",
+            [("proved to keep the decision", places, lines("proved")), ("not known to change", places, lines("kept"))],
+            x=f"{unit}s that change",
+            y="images",
+            share=True,
+            log_x=most > LINEAR_TOP,
+            summary=f"For each run the share of images proved against so many changed {unit}s.",
+        ),
+        *(
+            [
+                blocks.chart(
+                    "time",
+                    "Mean bounds over time",
+                    [(f"mean {kind} bound", x, series) for kind, x, series in over_time],
+                    x="seconds of work",
+                    y=f"{unit}s (mean)",
+                    summary="Mean bounds of each run over its seconds of work.",
+                )
+            ]
+            if times
+            else []
+        ),
+    ]
+
+
+def _at(run: Snapshot, times: list[float], kind: str) -> list[float | None]:
+    """A mean bound of a run at each moment; ``None`` before its first and after its last one."""
+    found: list[float | None] = []
+    place, value = 0, None
+    for moment in times:
+        while place < len(run.history) and run.history[place].seconds <= moment:
+            value = getattr(run.history[place], kind)
+            place += 1
+        found.append(value if moment <= run.seconds else None)
+    return found

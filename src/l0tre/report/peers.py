@@ -1,0 +1,146 @@
+"""The page of attacks side by side."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from l0tre.names import NO_NAMES, Names
+from l0tre.report import blocks
+from l0tre.report.attack import curves
+from l0tre.report.blocks import Document, Head, Series
+from l0tre.report.inputs import make_gallery, witness_entry
+
+__all__ = ["Entry", "peers_page"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What one attack found.
+
+    Attributes:
+        name: The attack's.
+        figures: Figures of its row, by heading.
+        distances: Changed groups for each image, ``None`` where nothing was found.
+        adversarial: ``[images, *shape]``.
+        decisions: int64 ``[images]``.
+    """
+
+    name: str
+    figures: Mapping[str, Any]
+    distances: Sequence[int | None]
+    adversarial: Tensor
+    decisions: Tensor
+
+
+def peers_page(
+    entries: Sequence[Entry],
+    originals: Tensor,
+    labels: Sequence[int],
+    indices: Sequence[int],
+    *,
+    unit: str,
+    budget: int,
+    model: str,
+    data: str,
+    by_budget: Mapping[str, Sequence[tuple[int, float]]] | None = None,
+    names: Names = NO_NAMES,
+    low: float = 0.0,
+    high: float = 1.0,
+) -> Document:
+    """Attacks side by side on the same images.
+
+    Args:
+        entries: The attacks.
+        originals: ``[images, *shape]``.
+        labels: Of each image.
+        indices: Their positions in the user's data.
+        unit: What a group is called.
+        budget: Passes for each image.
+        model: The network's name.
+        data: The data's.
+        by_budget: For each attack its mean distance at several budgets.
+        names: Of classes, inputs and columns.
+        low: The value drawn black.
+        high: The value drawn white.
+    """
+    total = len(indices)
+    known = {entry.name: [d for d in entry.distances if d is not None] for entry in entries}
+    everywhere = [row for row in range(total) if all(entry.distances[row] is not None for entry in entries)]
+    means = {
+        entry.name: sum(entry.distances[row] or 0 for row in everywhere) / len(everywhere)
+        for entry in entries
+        if everywhere
+    }
+    best = min(means, key=lambda name: means[name], default="")
+    text = (
+        f"{best} needs fewest changes: {means[best]:.3f} {unit}s on average over the {len(everywhere):,} of {total:,} "
+        f"images that every attack changed."
+        if means
+        else f"No image was changed by every attack, of {total:,}."
+    )
+    heads: list[Head] = [("attack", "text")]
+    if entries:
+        heads += [(name, "text" if isinstance(v, str) else "number") for name, v in entries[0].figures.items()]
+    rows = [[entry.name, *entry.figures.values()] for entry in entries]
+    shown = [
+        blocks.answer(text, [f"About {budget:,} passes for each image; every input was replayed."]),
+        blocks.table("attacks", "Attacks", heads, rows),
+        curves(known, total, unit),
+    ]
+    if by_budget:
+        places = sorted({place for points in by_budget.values() for place, _ in points})
+        lines = [
+            Series(name, str(number), [dict(points).get(place) for place in places], "line")
+            for number, (name, points) in enumerate(by_budget.items())
+        ]
+        chart = blocks.chart(
+            "budgets",
+            "Changes against passes",
+            [("", places, lines)],
+            x="passes for each image",
+            y=f"{unit}s changed (mean)",
+            log_x=True,
+            summary="Mean number of changes of each attack at several budgets.",
+        )
+        shown.append(chart)
+    block, gallery = _gallery(entries, originals, labels, indices, unit, names, (low, high))
+    return Document(f"Attacks on {model} with {data}", (*shown, block), gallery)
+
+
+def _gallery(
+    entries: Sequence[Entry],
+    originals: Tensor,
+    labels: Sequence[int],
+    indices: Sequence[int],
+    unit: str,
+    names: Names,
+    limits: tuple[float, float],
+) -> tuple[blocks.Block, blocks.Gallery]:
+    heads = blocks.columns(
+        ("picture", "", "picture"),
+        ("index", "image", "image"),
+        ("label", "label", "class"),
+        *((f"changed.{number}", entry.name, "number") for number, entry in enumerate(entries)),
+        ("best", "fewest by", "text"),
+        ("witness.label", "becomes", "class"),
+    )
+    rows, extras = list[dict[str, Any]](), list[dict[str, Any]]()
+    for row, (index, label) in enumerate(zip(indices, labels, strict=True)):
+        found = [(entry.distances[row], number) for number, entry in enumerate(entries)]
+        done = [(distance, number) for distance, number in found if distance]
+        witness, extra, best = None, dict[str, Any](), ""
+        if done:
+            entry = entries[min(done)[1]]
+            best = entry.name
+            witness = witness_entry(originals[row], entry.adversarial[row], int(entry.decisions[row]))
+            extra = {"before": originals[row].flatten()[witness["positions"]].tolist()}
+        sizes = [distance for distance, _ in found]
+        rows.append({"index": index, "label": label, "changed": sizes, "best": best, "witness": witness})
+        extras.append(extra)
+    stored = names.to_config(indices)
+    result = {"images": rows, "attacks": [entry.name for entry in entries], "config": {"names": stored}}
+    return make_gallery(
+        result, extras, heads, originals=originals, domain=limits, unit=unit, names=stored, file="attacks"
+    )

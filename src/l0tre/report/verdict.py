@@ -1,0 +1,104 @@
+"""The page of one question about one input."""
+
+from torch import Tensor
+
+from l0tre.api.verify import Verdict
+from l0tre.names import NO_NAMES, Names
+from l0tre.report import blocks
+from l0tre.report.blocks import Block, Document, Gallery
+from l0tre.report.inputs import Details, extra_of, make_gallery
+from l0tre.report.words import counted
+
+__all__ = ["verdict_page"]
+
+COLUMNS = blocks.columns(
+    ("picture", "", "picture"),
+    ("index", "image", "image"),
+    ("label", "label", "class"),
+    ("lower", "lower", "number"),
+    ("upper", "upper", "upper"),
+    ("witness.label", "becomes", "class"),
+    ("guarantee", "guarantee", "text"),
+)
+
+
+def verdict_page(
+    verdict: Verdict,
+    image: Tensor | None = None,
+    *,
+    label: int | None = None,
+    index: int = 0,
+    low: float = 0.0,
+    high: float = 1.0,
+    names: Names = NO_NAMES,
+    model: str = "",
+    data: str = "",
+) -> Document:
+    """The page of a verdict.
+
+    Args:
+        verdict: The answer.
+        image: The input, ``[1, *shape]`` or ``shape``; without it there is no picture.
+        label: Its label.
+        index: Its position in the user's data.
+        low: The value drawn black.
+        high: The value drawn white.
+        names: Of classes, inputs and columns.
+        model: The network's name.
+        data: The data's.
+    """
+    asked = counted(verdict.radius, verdict.unit)
+    answers = {
+        "safe": f"Safe: no change of at most {asked} alters the decision (guarantee: {verdict.guarantee}).",
+        "unsafe": f"Unsafe: changing {counted(verdict.upper, verdict.unit)} alters the decision, as an input shows.",
+        "unknown": f"Unknown whether a change of at most {asked} alters the decision: {verdict.reason}.",
+    }
+    known = verdict.witness is not None
+    share = ("proved", f"{verdict.share:.1%}", f"of the sets of {counted(verdict.lower + 1, verdict.unit)}")
+    shown: list[Block] = [
+        blocks.answer(answers[verdict.answer], [f"{verdict.seconds:,.2f} s, {verdict.queries:,} queries."]),
+        blocks.tiles(
+            [
+                ("answer", verdict.answer, f"for at most {asked}"),
+                ("lower bound", str(verdict.lower), f"guarantee: {verdict.guarantee}"),
+                ("upper bound", str(verdict.upper) if known else "none", "shown" if known else "no witness kept"),
+                # A safe answer says nothing about larger changes.
+                *([] if verdict.answer != "unknown" else [share]),
+            ]
+        ),
+        blocks.paragraphs("guarantee", "What is guaranteed", [(verdict.guarantee, f"Holds for {verdict.arithmetic}.")]),
+    ]
+    gallery: Gallery | None = None
+    if image is not None and label is not None:
+        batch = image if image.ndim > 1 and len(image) == 1 else image[None]
+        witness = verdict.witness
+        entry = {
+            "index": index,
+            "label": label,
+            "lower": verdict.lower,
+            "upper": verdict.upper,
+            "guarantee": verdict.guarantee,
+            "witness": None
+            if witness is None
+            else {
+                "positions": witness.positions.tolist(),
+                "values": witness.values.tolist(),
+                "label": witness.label,
+                "margin": witness.margin,
+            },
+        }
+        stored = names.to_config([index])
+        block, gallery = make_gallery(
+            {"images": [entry], "config": {"names": stored}},
+            [extra_of(index, witness, batch[0], Details())],
+            COLUMNS,
+            originals=batch,
+            domain=(low, high),
+            unit=verdict.unit,
+            names=stored,
+            title="The input",
+            file="verdict",
+        )
+        shown.append(block)
+    where = f" of {data}" if data else ""
+    return Document(f"{model or 'A network'}, image {index}{where}: {verdict.answer}", tuple(shown), gallery)

@@ -1,0 +1,184 @@
+"""One run as its page needs it, read again only when its database changed, and seldom if reading is slow."""
+
+import json
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from l0tre.errors import L0treError
+from l0tre.evaluation.results import Snapshot
+from l0tre.report import Run, evaluation_page, page_data, read_run
+from l0tre.report.blocks import Document
+from l0tre.report.pictures import draw_sheet, limits
+from l0tre.store import DATABASE, INPUTS, read_snapshot, stop_asked
+
+__all__ = ["State", "Statuses", "Watch", "age_of", "changes", "status_of"]
+
+SECONDS = 0.5  # at least between two readings
+DUTY = 8  # so many times as long as a reading took until the next one: a run at work must not feel it
+
+
+@dataclass(frozen=True)
+class State:
+    """A run at one moment.
+
+    Attributes:
+        number: Goes up with every reading that found something new.
+        run: What was read.
+        document: Its page.
+        blocks: The page's blocks as JSON, by name.
+        rows: The rows of its table as JSON.
+    """
+
+    number: int
+    run: Run
+    document: Document
+    blocks: Mapping[str, str]
+    rows: tuple[str, ...]
+
+    def whole(self) -> dict[str, Any]:
+        """All that a page needs to begin."""
+        gallery = self.document.gallery
+        result = {} if gallery is None else {**gallery.result, "history": []}
+        return {**page_data(self.document), "result": result, "number": self.number}
+
+
+def changes(before: State, after: State) -> dict[str, Any]:
+    """What a page that shows one state needs to show another one: blocks and rows that differ."""
+    found: dict[str, Any] = {"number": after.number, "state": after.document.state, "title": after.document.title}
+    if list(before.blocks) != list(after.blocks) or len(before.rows) != len(after.rows):
+        return {**after.whole(), "fresh": True}
+    by_name = {block["id"]: block for block in after.document.blocks}
+    found["blocks"] = [by_name[name] for name, text in after.blocks.items() if before.blocks[name] != text]
+    images = [] if after.document.gallery is None else after.document.gallery.result["images"]
+    pairs = enumerate(zip(before.rows, after.rows, strict=True))
+    found["rows"] = [[row, images[row]] for row, (old, new) in pairs if old != new]
+    return found
+
+
+class Watch:
+    """Reads one run folder for everybody who looks at it; safe to be asked from several threads."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.lock = threading.Lock()
+        self.state: State | None = None
+        self.signature: tuple[tuple[int, int], ...] = ()
+        self.next = 0.0
+        self.sheets: dict[int, bytes] = {}
+
+    def current(self) -> State:
+        """The run as last recorded, or as it was a moment ago.
+
+        Raises:
+            StoreError: If the folder is no run any more, or damaged.
+        """
+        with self.lock:
+            now = time.monotonic()
+            signature = _signature(self.folder)
+            if self.state is not None and (signature == self.signature or now < self.next):
+                return self.state
+            run = read_run(self.folder)
+            document = evaluation_page(run, pictures="served")
+            images = () if document.gallery is None else document.gallery.result["images"]
+            number = 1 if self.state is None else self.state.number + 1
+            blocks = {block["id"]: _text(block) for block in document.blocks}
+            self.state = State(number, run, document, blocks, tuple(map(_text, images)))
+            self.signature = signature
+            self.next = time.monotonic() + max(SECONDS, DUTY * (time.monotonic() - now))
+            return self.state
+
+    def sheet(self, number: int) -> bytes:
+        """A sheet of pictures as a PNG file.
+
+        Raises:
+            IndexError: If there is none of this number.
+        """
+        run = self.current().run
+        if run.inputs is None:
+            raise IndexError(number)
+        places = {index: row for row, index in enumerate(run.inputs.indices)}
+        with self.lock:
+            if number not in self.sheets:
+                images = run.inputs.images[[places[image.index] for image in run.snapshot.images]]
+                domain = run.inputs.domain
+                self.sheets[number] = draw_sheet(images, number, *limits(domain.low, domain.high))
+            return self.sheets[number]
+
+
+class Statuses:
+    """How runs are, read again only where something changed."""
+
+    def __init__(self) -> None:
+        self.known: dict[Path, tuple[object, dict[str, Any]]] = {}
+
+    def of(self, folder: Path) -> dict[str, Any]:
+        """See :func:`status_of`."""
+        signature = (*_signature(folder), stop_asked(folder))
+        before = self.known.get(folder)
+        if before is None or before[0] != signature:
+            try:
+                status = status_of(folder, read_snapshot(folder))
+            except L0treError as error:
+                status = {"phase": "damaged", "reason": str(error)}
+            self.known[folder] = before = (signature, status)
+        return before[1]
+
+
+def age_of(folder: Path) -> float:
+    """Seconds since a run was written last."""
+    return max(0.0, time.time() - max(moment for moment, _ in _signature(folder)) / 1e9)
+
+
+def status_of(folder: Path, found: Snapshot) -> dict[str, Any]:
+    """How a run is: ``at work``, ``stopping``, ``stopped`` or ``finished``, and what is known of it."""
+    exported = _exported_state(folder) == found.state
+    if found.finished:
+        phase = "finished"
+    elif exported:
+        phase = "stopped"
+    else:
+        phase = "stopping" if stop_asked(folder) else "at work"
+    config = found.config
+    return {
+        "phase": phase,
+        "model": config.get("model", {}).get("name", ""),
+        "data": config.get("data", {}).get("name", ""),
+        "images": len(found.images),
+        "lower": round(found.lower, 4),
+        "upper": round(found.upper, 4),
+        "exact": round(found.converged / len(found.images), 4),
+        "unit": found.unit,
+        "t": found.t,
+        "max_t": config.get("settings", {}).get("max_t"),
+        "seconds": round(found.seconds, 1),
+    }
+
+
+def _exported_state(folder: Path) -> str:
+    """The state that the exports of a run were made from: they are written when its work ends."""
+    try:
+        with (folder / "bounds.csv").open(encoding="utf-8") as file:
+            head, first = file.readline().rstrip().split(","), file.readline().rstrip().split(",")
+        return first[head.index("state")]
+    except (OSError, ValueError, IndexError):
+        return ""
+
+
+def _signature(folder: Path) -> tuple[tuple[int, int], ...]:
+    """Changes whenever a run is written: times (nanoseconds) and sizes of its files."""
+    found = []
+    for name in (DATABASE, f"{DATABASE}-wal", INPUTS, "scores.npz", "bounds.csv"):
+        try:
+            status = (folder / name).stat()
+            found.append((status.st_mtime_ns, status.st_size))
+        except OSError:
+            found.append((0, 0))
+    return tuple(found)
+
+
+def _text(data: Any) -> str:
+    return json.dumps(data, separators=(",", ":"), allow_nan=False)

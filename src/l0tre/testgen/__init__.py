@@ -1,0 +1,1 @@
+"""Test generation: for every neuron the nearest input that activates it, or a proof that there is none."""

@@ -1,0 +1,85 @@
+"""What is known so far: for every neuron the nearest test that activates it."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+__all__ = ["FAR", "Found"]
+
+FAR = 2**30  # the distance of a neuron that no test activates
+
+
+@dataclass
+class Found:
+    """The nearest tests so far, on one device; changed in place.
+
+    Attributes:
+        distance: int64 ``[neurons]``, changed groups of the nearest test; 0 if a seed activates it, ``FAR`` for none.
+        test: int64 ``[neurons]``, the nearest test, -1 for a seed or none.
+        inputs: float32 ``[values]`` of each test.
+        seeds: Of each test the seed that it was made from.
+        distances: Of each test.
+        aims: Of each test the neuron that it was made for, -1 for none in particular.
+    """
+
+    distance: Tensor
+    test: Tensor
+    inputs: list[Tensor] = field(default_factory=list)
+    seeds: list[int] = field(default_factory=list)
+    distances: list[int] = field(default_factory=list)
+    aims: list[int] = field(default_factory=list)
+
+    @staticmethod
+    def begin(neurons: int, device: torch.device) -> "Found":
+        """Nothing is activated yet."""
+        distance = torch.full((neurons,), FAR, dtype=torch.int64, device=device)
+        return Found(distance, torch.full_like(distance, -1))
+
+    def take(self, x: Tensor, seeds: Tensor, distances: Tensor, hits: Tensor, aims: Tensor) -> int:
+        """Keep the tests that are nearer than what was known, for some neuron.
+
+        Args:
+            x: float32 ``[rows, values]``.
+            seeds: int64 ``[rows]``, the seed of each.
+            distances: int64 ``[rows]``, changed groups.
+            hits: bool ``[rows, neurons]``, the activated neurons.
+            aims: int64 ``[rows]``, the neuron that each was made for.
+
+        Returns:
+            How many tests were kept.
+        """
+        if not len(x):
+            return 0
+        # The nearest row of each neuron; of equally near ones the one that activates most.
+        rank = torch.empty(len(x), dtype=torch.int32, device=x.device)
+        order = (distances * (hits.shape[1] + 1) - hits.sum(1)).argsort(stable=True)
+        rank[order] = torch.arange(len(order), dtype=torch.int32, device=order.device)
+        best = torch.where(hits, rank[:, None], len(order)).amin(0)
+        any_ = best < len(order)
+        row = order[best.clamp(max=len(order) - 1).long()]
+        nearer = any_ & (distances[row] < self.distance)
+        if not bool(nearer.any()):
+            return 0
+        used = row[nearer].unique()
+        place = torch.full((len(x),), -1, dtype=torch.int64, device=x.device)
+        place[used] = torch.arange(len(used), device=x.device) + len(self.inputs)
+        self.distance[nearer] = distances[row[nearer]]
+        self.test[nearer] = place[row[nearer]]
+        self.inputs.extend(x[used])
+        self.seeds.extend(seeds[used].tolist())
+        self.distances.extend(distances[used].tolist())
+        self.aims.extend(aims[used].tolist())
+        return len(used)
+
+    def prune(self) -> None:
+        """Drop the tests that are not the nearest of any neuron."""
+        used = self.test[self.test >= 0].unique()
+        place = torch.full((len(self.inputs) + 1,), -1, dtype=torch.int64, device=self.test.device)
+        place[used] = torch.arange(len(used), device=used.device)
+        self.test = place[self.test]  # the spare last entry stays -1
+        kept = used.tolist()
+        self.inputs = [self.inputs[test] for test in kept]
+        self.seeds = [self.seeds[test] for test in kept]
+        self.distances = [self.distances[test] for test in kept]
+        self.aims = [self.aims[test] for test in kept]

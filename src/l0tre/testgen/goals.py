@@ -1,0 +1,167 @@
+"""What tests are to reach: every neuron above its threshold. Values are taken where gradients tell the way."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from l0tre.coverage.neurons import Layer, inner_values, source_position
+from l0tre.model.graph import Graph
+from l0tre.model.network import exact_float32
+from l0tre.testgen.crops import Crop, make_crop
+
+__all__ = ["Goals", "Target", "make_goals"]
+
+LEAK = 0.1
+
+
+@dataclass(frozen=True)
+class Target:
+    """A layer as it is looked at.
+
+    Attributes:
+        layer: The neurons.
+        watched: Position whose values are compared with the thresholds: what goes into a ReLU, whose gradient does
+            not vanish where the neuron is off; else the activation's output.
+        graph: The operations up to there.
+        soft: The same with ReLUs that leak: its gradients tell of ways through neurons that are off.
+        crop: The same on windows, where neurons see windows.
+        soft_crop: Likewise with leaks.
+    """
+
+    layer: Layer
+    watched: int
+    graph: Graph
+    soft: Graph
+    crop: Crop | None
+    soft_crop: Crop | None
+
+
+@dataclass(frozen=True)
+class Goals:
+    """Neurons and the thresholds that they must exceed, on one device.
+
+    Attributes:
+        graph: The network in float32, up to the last watched operation.
+        wide: The same in float64, by which every hit is confirmed.
+        targets: The layers.
+        thresholds: float64 ``[neurons]``, in the units of the neurons' values.
+    """
+
+    graph: Graph
+    wide: Graph
+    targets: tuple[Target, ...]
+    thresholds: Tensor
+
+    @property
+    def count(self) -> int:
+        """Number of neurons."""
+        return len(self.thresholds)
+
+    @property
+    def device(self) -> torch.device:
+        """Where everything lies."""
+        return self.thresholds.device
+
+    @property
+    def row_bytes(self) -> int:
+        """Memory that one input takes on its way, its values of all neurons included."""
+        inner = sum(math.prod(operation.shape) for operation in self.graph.operations)
+        return 4 * (inner + 3 * self.count)
+
+    def excess(self, x: Tensor) -> Tensor:
+        """How far each neuron is above its threshold, float32 ``[rows, neurons]`` from ``[rows, values]``."""
+        with exact_float32(self.device):
+            values = inner_values(self.graph, self._positions, x.view(-1, *self.graph.input_shape))
+        return torch.cat(values, 1) - self.thresholds.to(torch.float32)
+
+    def confirmed(self, x: Tensor) -> Tensor:
+        """Which neurons an input activates, computed in float64; bool ``[rows, neurons]`` from ``[rows, values]``."""
+        inputs = x.to(torch.float64).view(-1, *self.wide.input_shape)
+        return torch.cat(inner_values(self.wide, self._positions, inputs), 1) > self.thresholds
+
+    def own_excess(self, target: Target, x: Tensor, neurons: Tensor, *, soft: bool = False) -> Tensor:
+        """The excess of one neuron of a layer for each row.
+
+        Args:
+            target: The layer.
+            x: float32 ``[rows, values]``.
+            neurons: int64 ``[rows]``, numbers among all neurons.
+            soft: Whether ReLUs leak on the way.
+
+        Returns:
+            float32 ``[rows]``.
+        """
+        crop, graph = (target.soft_crop, target.soft) if soft else (target.crop, target.graph)
+        numbers = neurons - target.layer.start
+        with exact_float32(self.device):
+            if crop is not None:
+                own = crop.values(x, numbers)
+            else:
+                (values,) = inner_values(graph, (target.watched,), x.view(-1, *self.graph.input_shape))
+                own = values.gather(1, numbers[:, None])[:, 0]
+        return own - self.thresholds[neurons].to(torch.float32)
+
+    def share(self, target: Target) -> float:
+        """What :meth:`own_excess` of one input costs, as a share of a pass through all layers, by values computed."""
+        inner = self._inner(target)
+        return inner / self._inner(self.targets[-1], whole=True)
+
+    def own_bytes(self, target: Target) -> int:
+        """Memory that a row of :meth:`own_excess` takes, its gradient included."""
+        return int(8 * self._inner(target)) + 16 * math.prod(self.graph.input_shape)
+
+    def _inner(self, target: Target, *, whole: bool = False) -> float:
+        """Values that are computed for one neuron of a layer, or for the whole layer."""
+        inner = sum(math.prod(operation.shape) for operation in target.graph.operations)
+        if target.crop is None or whole:
+            return inner
+        (height, width), (_, rows, columns) = target.crop.stages[0].size, self.graph.input_shape
+        return inner * height * width / (rows * columns)
+
+    @property
+    def _positions(self) -> list[int]:
+        return [target.watched for target in self.targets]
+
+
+def make_goals(graph: Graph, layers: Sequence[Layer], thresholds: Tensor, device: torch.device) -> Goals:
+    """Get ready to look for inputs that activate neurons.
+
+    Args:
+        graph: The network in float64 on the CPU.
+        layers: The neurons.
+        thresholds: float64 ``[neurons]``.
+        device: Where to compute.
+
+    Returns:
+        The goals.
+    """
+    ready = graph.to(device, torch.float32)
+    targets = []
+    for layer in layers:
+        own = thresholds[layer.place]
+        # Where nothing below zero passes, a value above a threshold of at least zero is the same before and behind.
+        before = layer.kind == "relu" and bool((own >= 0).all())
+        watched = source_position(graph, layer) if before else layer.position
+        part = _upto(ready, watched)
+        soft = _leaky(part)
+        targets.append(Target(layer, watched, part, soft, make_crop(part, watched), make_crop(soft, watched)))
+    end = max(target.watched for target in targets)
+    return Goals(_upto(ready, end), _upto(graph.to(device, torch.float64), end), tuple(targets), thresholds.to(device))
+
+
+def _leaky(graph: Graph) -> Graph:
+    """The same with leaky ReLUs."""
+    return Graph(
+        tuple(
+            replace(operation, kind="leaky_relu", attributes={"slope": LEAK}) if operation.kind == "relu" else operation
+            for operation in graph.operations
+        )
+    )
+
+
+def _upto(graph: Graph, position: int) -> Graph:
+    """The operations up to one, in their places."""
+    return Graph(graph.operations[: position + 1])

@@ -1,0 +1,83 @@
+"""l0tre saliency, as a user types it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import l0tre as library
+from l0tre.maps.files import read_map
+from tests.cli.running import Files, check_error, l0tre
+
+
+def test_a_picture_and_arrays_are_written(files: Files, tmp_path: Path) -> None:
+    out = tmp_path / "new" / "map.png"
+    result = l0tre("saliency", files.model, files.data, "--index", "2", "--out", out, "--pairs", "--attack", "--signed")
+    assert result.code == 0, result
+    assert "lowers it by" in result.out
+    assert "beyond the sum" in result.out
+    assert "16 of 16 pixels, 2 values each" in result.out
+    with Image.open(out) as picture:
+        assert picture.width > 600
+    found, image, _ = read_map(out.with_suffix(".npz"))
+    with np.load(files.data) as data:
+        own = data[next(iter(data))][2]
+    np.testing.assert_allclose(image.numpy(), own)
+    reference = library.sensitivity(files.model, own[None], colours="corners", device="cpu").drop[0]
+    np.testing.assert_allclose(found.drop, reference, rtol=1e-4, atol=1e-6)
+
+
+def test_several_networks_stand_side_by_side(files: Files, tmp_path: Path) -> None:
+    out = tmp_path / "map.png"
+    words = ("saliency", files.model, files.model, files.data, "--out", out, "--json", "--target", "1")
+    result = l0tre(*words)
+    assert result.code == 0, result
+    facts = json.loads(result.out)
+    first, second = facts["maps"]
+    assert first["strongest"] == second["strongest"]
+    assert {Path(fact["arrays"]).name for fact in facts["maps"]} == {"map-1.npz", "map-2.npz"}
+    again = json.loads(l0tre(*words, "--resume").out)
+    assert again["maps"][0]["evaluations"] == first["evaluations"]
+
+
+def test_layers_are_listed_and_neurons_drawn(files: Files, tmp_path: Path) -> None:
+    listed = json.loads(l0tre("saliency", files.model, files.data, "--layers", "--json").out)
+    layer = next(layer for layer in listed if layer["kind"] in ("conv", "linear"))
+    name = f"{layer['position']}:0"
+    names = tmp_path / "names.txt"
+    names.write_text("zero\none\ntwo\n")
+    result = l0tre("saliency", files.model, files.data, "--neuron", name, "--out", tmp_path / "n.png", "--quiet")
+    assert (result.code, result.out) == (0, "")
+    assert (tmp_path / "n.npz").is_file()
+    named = l0tre("saliency", files.model, files.data, "--target", "one", "--names", names, "--out", tmp_path / "m.png")
+    assert "score of class one" in named.out
+
+
+def test_a_photograph_is_an_image(files: Files, tmp_path: Path) -> None:
+    photo = tmp_path / "photo.png"
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (9, 7, 3), dtype=np.uint8)).save(photo)
+    result = l0tre(
+        "saliency", files.model, photo, "--resize", "--coarse", "--strongest", "4", "--out", tmp_path / "m.png"
+    )
+    assert result.code == 0, result
+    assert "measured" in result.out
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        ((), "a network and an image are needed"),
+        (("DATA", "--out", "map.jpg"), "--out map.jpg is no picture"),
+        (("DATA", "--target", "9"), "--target is 9"),
+        (("DATA", "--target", "1", "--neuron", "1:0"), "give one of them"),
+        (("DATA", "--neuron", "nowhere:1"), "l0tre saliency --layers"),
+        (("DATA", "--strongest", "0"), "--strongest is 0"),
+        (("DATA", "--resume", "--out", "missing.png"), "cannot be read as a saliency map"),
+        (("DATA", "--names", "missing.txt"), "--names missing.txt cannot be read"),
+    ],
+)
+def test_bad_input_is_one_line(files: Files, words: tuple[str, ...], part: str) -> None:
+    typed = [str(files.data) if word == "DATA" else word for word in words]
+    check_error(l0tre("saliency", files.model, *typed), part)

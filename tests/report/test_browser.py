@@ -1,0 +1,158 @@
+"""The pages in a real browser: they open from disk, sort, filter, tell values, and run nothing that data hold."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install -e '.[dev]'")
+
+from playwright.sync_api import Page, expect
+
+from l0tre.evaluation.exports import export_writes
+from l0tre.report import Run, evaluation_page, save_page
+from tests.report.making import HOSTILE, made_run
+
+ROW = "table.images tbody tr"
+
+
+def opened(tab: Page, run: Run, folder: Path) -> Page:
+    """The page of a run, from disk."""
+    tab.goto(save_page(evaluation_page(run), folder / "report.html").as_uri())
+    expect(tab.locator(ROW).first).to_be_visible()
+    return tab
+
+
+def numbers(tab: Page, column: int) -> list[str]:
+    return tab.locator(f"{ROW} > :nth-child({column})").all_inner_texts()
+
+
+def test_the_table_sorts_filters_and_searches(tab: Page, tmp_path: Path) -> None:
+    run = made_run(60)
+    opened(tab, run, tmp_path)
+    assert len(numbers(tab, 2)) == 25
+    assert numbers(tab, 2)[0] == "0 file-0.png"
+    tab.get_by_role("button", name="next page").click()
+    assert numbers(tab, 2)[0] == "25 file-25.png"
+
+    tab.locator("table.images").get_by_role("button", name="upper").click()
+    known = sorted(image.upper for image in run.snapshot.images if image.witness is not None)
+    tab.get_by_role("button", name="first page").click()
+    assert numbers(tab, 5) == [str(upper) for upper in known[:25]]
+    tab.locator("table.images").get_by_role("button", name="upper").click()  # the other way: those without come first
+    assert numbers(tab, 5)[0] == "none"
+
+    tab.get_by_role("searchbox").fill("file-59")
+    assert numbers(tab, 2) == ["59 file-59.png"]
+    tab.get_by_role("button", name="clear").click()
+    tab.locator("select[data-filter=state]").select_option("exact")
+    exact = [image for image in run.snapshot.images if image.converged]
+    expect(tab.locator(".pages output")).to_contain_text(f"of {len(exact)} (60 in all)")
+
+
+def test_the_matrix_filters_by_pairs_of_classes(tab: Page, tmp_path: Path) -> None:
+    run = made_run(30)
+    opened(tab, run, tmp_path)
+    pair = [i for i in run.snapshot.images if i.witness is not None and (i.label, i.witness.label) == (1, 2)]
+    tab.get_by_role("button", name=f"{len(pair)} images: one becomes two").click()
+    assert numbers(tab, 2) == [f"{image.index} file-{image.index}.png" for image in pair]
+
+
+def test_a_row_opens_its_image(tab: Page, tmp_path: Path) -> None:
+    run = made_run(12)
+    opened(tab, run, tmp_path)
+    image = run.snapshot.images[4]
+    assert run.inputs is not None
+    assert image.witness is not None
+    tab.get_by_role("button", name="4 file-4.png").click()
+    view = tab.get_by_role("dialog")
+    expect(view.get_by_role("heading", name="image 4 file-4.png")).to_be_visible()
+    expect(view.locator("figcaption")).to_have_text(
+        ["original: one", "changed: two", "difference (red: more, blue: less)"]
+    )
+    position, value = int(image.witness.positions[0]), float(image.witness.values[0])
+    before = float(run.inputs.images[4].flatten()[position])
+    changed = view.locator("section", has_text="Changed values").locator("tbody tr").first.locator("td")
+    assert changed.all_inner_texts() == [str(position // 5), str(position % 5), f"{before:.6g}", "→", f"{value:.6g}"]
+    scores = view.locator("section", has_text="Scores").last.locator("tbody tr").first.locator("td")
+    assert scores.all_inner_texts() == ["zero", "2", "1", "-1"]
+    # The changed picture differs from the original in the changed pixels only.
+    pixels = [tab.evaluate(PIXELS, number) for number in (0, 1)]
+    differ = {place for place, (a, b) in enumerate(zip(*pixels, strict=True)) if a != b}
+    assert differ == {int(position) for position in image.witness.positions}
+    assert pixels[0] == [int(v) for v in (run.inputs.images[4].flatten().double() * 255).round().tolist()]
+    view.press("ArrowRight")
+    expect(view.get_by_role("heading", name="image 5 file-5.png")).to_be_visible()
+    view.press("Escape")
+    expect(view).to_be_hidden()
+
+
+PIXELS = """number => {
+    const canvas = document.querySelectorAll("dialog canvas")[number];
+    const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+    return Array.from(data).filter((_, place) => place % 4 === 0);
+}"""
+
+
+def test_charts_tell_values_and_zoom(tab: Page, tmp_path: Path) -> None:
+    opened(tab, made_run(20), tmp_path)
+    chart = tab.locator("#sorted")
+    chart.scroll_into_view_if_needed()
+    chart.locator(".u-over").hover(position={"x": 2, "y": 60})
+    expect(chart.locator(".bubble")).to_contain_text("lower bound:")
+    expect(chart.locator(".bubble")).to_contain_text("1 images, sorted by upper bound")
+    chart.locator(".plot").focus()
+    tab.keyboard.press("ArrowRight")
+    expect(chart.locator(".bubble")).to_contain_text("2 images, sorted by upper bound")
+    before = chart.locator("canvas").screenshot()
+    chart.get_by_role("button", name="zoom in").click()
+    assert chart.locator("canvas").screenshot() != before
+    chart.get_by_text("values", exact=True).click()
+    expect(chart.locator("details tbody tr")).to_have_count(20)
+
+
+def test_downloads_are_the_exported_files(tab: Page, tmp_path: Path) -> None:
+    run = made_run(5)
+    opened(tab, run, tmp_path)
+    assert run.inputs is not None
+    writes = export_writes(tmp_path, run.snapshot, run.inputs.images, run.inputs.indices)
+    for name in ("csv", "json"):
+        with tab.expect_download() as found:
+            tab.locator(".saves").get_by_role("button", name=name).click()
+        got = Path(found.value.path()).read_text(encoding="utf-8")
+        file = tmp_path / ("bounds.csv" if name == "csv" else "result.json")
+        writes[file](file)
+        expected = file.read_text(encoding="utf-8")
+        if name == "csv":
+            assert plain(got) == plain(expected)
+        else:
+            assert json.loads(got) == json.loads(expected)
+
+
+def plain(text: str) -> list[dict[str, object]]:
+    """Rows of a CSV file; 0.5 and 0.50 are the same."""
+    rows = csv.DictReader(io.StringIO(text, newline=""))
+    return [{name: float(cell) if name == "seconds" else cell for name, cell in row.items()} for row in rows]
+
+
+def test_hostile_names_do_not_run(tab: Page, tmp_path: Path) -> None:
+    opened(tab, made_run(8, hostile=True), tmp_path)
+    tab.get_by_role("button", name="4 file-4.png").click()
+    expect(tab.get_by_role("dialog").locator("figcaption").first).to_have_text(f"original: {HOSTILE}")
+    assert tab.locator("img").count() == 0
+    assert tab.title().startswith("net.onnx on script>")  # the last part of a path, as text
+    tab.keyboard.press("Escape")
+    tab.get_by_text("What was asked").click()
+    expect(tab.locator("#asked dd", has_text="owned").first).to_have_text(HOSTILE)
+
+
+@pytest.mark.slow
+def test_ten_thousand_images_fit_into_a_page(tab: Page, tmp_path: Path) -> None:
+    opened(tab, made_run(10_000, shape=(1, 14, 14)), tmp_path)
+    assert (tmp_path / "report.html").stat().st_size < 5_000_000
+    tab.get_by_role("button", name="last page").click()
+    assert numbers(tab, 2)[-1] == "9999 file-9999.png"
+    tab.set_viewport_size({"width": 390, "height": 800})  # a phone: nothing but tables scrolls sideways
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 390

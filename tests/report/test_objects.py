@@ -1,0 +1,127 @@
+"""Pages, figures, tables and notebooks of results that have no run folder."""
+
+import html
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import l0tre
+from l0tre.errors import DataError
+from l0tre.report.attack import curves
+from l0tre.report.blocks import Document
+from l0tre.report.comparison import runs_page
+from l0tre.report.objects import page_of
+from l0tre.report.peers import Entry, peers_page
+from tests.report.making import made_run
+from tests.tools import NO_ATTACK
+
+
+@pytest.fixture(scope="module")
+def attacked() -> tuple[l0tre.Attacked, torch.Tensor]:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
+    images = torch.rand(5, 1, 4, 4)
+    return l0tre.attack_details(network, images, budget=200), images
+
+
+def block(document: Document, name: str) -> dict[str, Any]:
+    return next(found for found in document.blocks if found["id"] == name)
+
+
+def test_an_attack_has_a_page(attacked: tuple[l0tre.Attacked, torch.Tensor], tmp_path: Path) -> None:
+    result, images = attacked
+    document = page_of(result, images)
+    count = int(result.changed.sum())
+    assert count > 0
+    assert document.blocks[0]["text"].startswith(f"Changing {result.mean:.3f} pixels on average")
+    touched = (result.adversarial != images).any(1).sum(0)
+    assert block(document, "where")["values"] == touched.tolist()
+    assert document.gallery is not None
+    for row, entry in enumerate(document.gallery.result["images"]):
+        changed = images[row].flatten().clone()
+        if entry["witness"]:
+            changed[entry["witness"]["positions"]] = torch.tensor(entry["witness"]["values"])
+        assert torch.allclose(changed, result.adversarial[row].flatten(), atol=1e-6)
+    assert result.report(tmp_path / "a.html", images.numpy()).read_text().startswith("<!DOCTYPE html>")
+    with pytest.raises(DataError, match="inputs of shape"):
+        result.report(tmp_path / "b.html", images[:2])
+    assert len(result.to_dataframe()) == 5
+
+
+def test_shares_of_images_changed_count_the_distances() -> None:
+    drawn = curves({"a": [1, 1, 3], "b": [2]}, 4, "pixel")["variants"][0]
+    assert drawn["x"] == [0, 1, 2, 3, 4]
+    assert [one["values"] for one in drawn["series"]] == [[0, 0.5, 0.5, 0.75, 0.75], [0, 0, 0.25, 0.25, 0.25]]
+
+
+def test_a_verdict_claims_no_more_than_was_asked() -> None:
+    network = nn.Linear(4, 2)
+    with torch.no_grad():
+        network.weight.zero_()
+        network.bias.copy_(torch.tensor([1.0, 0.0]))
+    verdict = l0tre.verify(network, torch.rand(4), radius=2)
+    document = page_of(verdict, torch.rand(1, 4))
+    assert document.blocks[0]["text"].startswith("Safe: no change of at most 2 features alters the decision")
+    assert not any("3 features" in str(found) for found in document.blocks)
+    assert verdict.to_dataframe()["answer"].tolist() == ["safe"]
+
+
+def test_networks_side_by_side() -> None:
+    robust, weak = nn.Linear(4, 2), nn.Linear(4, 2)
+    with torch.no_grad():
+        for network, scale in ((robust, 0.1), (weak, 3.0)):
+            network.weight.copy_(scale * torch.tensor([[-1.0] * 4, [1.0] * 4]))
+            network.bias.copy_(torch.tensor([1.0, 0.0]))
+    runs = {
+        name: l0tre.evaluate(network, torch.zeros(2, 4), max_t=2, **NO_ATTACK)
+        for name, network in (("robust", robust), ("weak", weak))
+    }
+    document = runs_page(runs)
+    assert document.blocks[0]["text"] == "Robust is more robust."
+    assert [row[0] for row in block(document, "figures")["rows"]] == ["robust", "weak"]
+    other = l0tre.evaluate(weak, torch.zeros(1, 4), max_t=1, **NO_ATTACK)
+    assert "different images" in runs_page({"robust": runs["robust"], "other": other}).blocks[0]["text"]
+    comparison = l0tre.compare({"robust": robust, "weak": weak}, torch.zeros(2, 4), max_t=1, **NO_ATTACK)
+    assert block(page_of(comparison), "standings")["rows"][0][0] == "robust"
+    assert comparison.to_dataframe()["network"].tolist() == ["robust", "weak"]
+
+
+def test_attacks_side_by_side() -> None:
+    images = torch.zeros(2, 1, 2, 2)
+    one, two = images.clone(), images.clone()
+    one[:, 0, 0, 0] = 1.0
+    two[0, 0] = 1.0
+    labels = torch.ones(2, dtype=torch.int64)
+    entries = [Entry("ours", {"found": 2}, [1, 1], one, labels), Entry("theirs", {"found": 1}, [4, None], two, labels)]
+    document = peers_page(
+        entries, images, [0, 0], [7, 9], unit="pixel", budget=100, model="m", data="d", by_budget={"ours": [(10, 2.0)]}
+    )
+    assert document.blocks[0]["text"].startswith("ours needs fewest changes: 1.000 pixels on average over the 1 of 2")
+    assert document.gallery is not None
+    assert [row["changed"] for row in document.gallery.result["images"]] == [[1, 4], [1, None]]
+
+
+def test_a_notebook_shows_the_page_in_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = made_run(3, hostile=True).snapshot
+    shown = result._repr_html_()
+    assert '<iframe srcdoc="' in shown
+    assert 'sandbox="allow-scripts allow-downloads"' in shown
+    source = shown.split('<iframe srcdoc="')[1].split('"')[0]
+    assert html.unescape(source).startswith("<!DOCTYPE html>")
+    assert "<script>document" not in shown
+    monkeypatch.setenv("L0TRE_NOTEBOOK", "plain")
+    assert "<iframe" not in result._repr_html_()
+
+
+def test_charts_become_a_figure() -> None:
+    figure = made_run(6).snapshot.plot()
+    titles = [axes.get_title() for axes in figure.axes if axes.get_title()]
+    assert titles == [
+        "Mean bounds over time",
+        "Images by upper bound",
+        "Share of images against pixels that change",
+        "Histogram of safe radii",
+    ]
