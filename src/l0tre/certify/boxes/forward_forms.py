@@ -155,7 +155,7 @@ def bend(operation: Operation, forms: Forms, own: Own) -> Forms:
     gap, steep = (above - below) / 2, slope.abs()
     # Where errors are large, a constant encloses the curve more closely than any line: they need not be carried on.
     least, most = curve.interval(operation, low, high)
-    flat = ((most - least) / 2 < gap + forms.error * steep) & torch.isfinite(forms.error)
+    flat = (most - least) / 2 < gap + forms.error * steep
     slope, steep = slope.masked_fill(flat, 0.0), steep.masked_fill(flat, 0.0)
     middle, gap = torch.where(flat, (least + most) / 2, (below + above) / 2), torch.where(flat, (most - least) / 2, gap)
     linear = forms.linear * slope[:, None]
