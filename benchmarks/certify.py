@@ -1,9 +1,8 @@
 """Certified proofs: seconds and nodes an image, ``python -m benchmarks.certify MODEL DATA --radius 3``.
 
 With ``--against`` every image is proved a second time, for the ratio of both in one run: ``plain`` without charging
-gaps to pixels, ``cells`` without clusters of pixels, ``signs`` without handing signs of neurons on to the parts of a
-node, ``sizes`` without the sizes of interactions of near pixels. The table under "What each idea gains" in
-``docs/performance.md`` is about the last two.
+gaps to pixels, ``cells`` without clusters of pixels, ``heritage`` without handing ranges of neurons on to the parts of
+a node, ``sizes`` without the sizes of interactions of near pixels.
 """
 
 import argparse
@@ -21,7 +20,7 @@ from l0tre.data import Dataset, select
 WITHOUT = {
     "plain": ("l0tre.certify.relax.bounds.chargeable_pixels", lambda *_: 0),
     "cells": ("l0tre.certify.prover.Prover.can_use_boxes", lambda *_: False),
-    "signs": ("l0tre.certify.relax.plan._signed", lambda *_: {}),
+    "heritage": ("l0tre.certify.relax.plan._handed", lambda *_: {}),
     "sizes": ("l0tre.certify.boxes.first_pass.overlapping_pairs", lambda *given: overlapping_pairs(*given[:4])),
 }
 

@@ -60,6 +60,7 @@ class Tuning:
         matrix_entries: Of all such matrices that are kept.
         table_part: The tables of a proof's first layer take at most one part in so many of the memory budget.
         cell_images: Proved together by cells.
+        least_cells: Nodes of cells that are bounded together if there are so many: fewer take as long on a GPU.
         box_images: Proved together by boxes, which take less memory.
         box_sets: Of one image that can all be listed as boxes; beyond, only cells are used.
         box_values: Of one set that may change; with more, a bound of a cell costs less than one of a box.
@@ -104,6 +105,7 @@ class Tuning:
 
     table_part: int = 4
     cell_images: PerDevice = PerDevice(1, 64)
+    least_cells: PerDevice = PerDevice(1, 256)
     box_images: PerDevice = PerDevice(1, 256)
     box_sets: int = 2**22
     box_values: int = 12

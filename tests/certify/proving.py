@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from l0tre.certify.cells.cell_search import CellSearch
-from l0tre.certify.regions.nodes import BoxNodes, CellNodes, Nodes
+from l0tre.certify.regions.nodes import BoxNodes, CellNodes, Nodes, split_boxes, split_cells
 from l0tre.certify.regions.tree import Tree, make_tree
 from l0tre.certify.relax.bounds import bound, input_ranges
 from l0tre.certify.relax.instance import Instance, make_instance
@@ -130,6 +130,16 @@ def box_nodes(tree: Tree, domain: Domain, t: int, rng: np.random.Generator, coun
     cells = torch.from_numpy(chosen) + tree.slots
     depth = torch.zeros(count, dtype=torch.int64)
     return BoxNodes(torch.zeros(count, dtype=torch.int64), cells, low, high, depth)
+
+
+def parts_of(instance: Instance, nodes: Nodes) -> Nodes:
+    """Halves of all nodes that can be split, which know what the bounds of the whole ones say."""
+    found = bound(instance, nodes, ROWS)
+    knowing = replace(nodes, known=found.known)
+    if isinstance(knowing, CellNodes):
+        several = (instance.tree.sizes[nodes.cells] > 1).any(1)
+        return split_cells(instance.tree, knowing.pick(several))[0]
+    return split_boxes(knowing, torch.ones_like(knowing.low))
 
 
 def points_in(case: Case, tree: Tree, nodes: Nodes, row: int, rng: np.random.Generator, sets: int = 3) -> Tensor:

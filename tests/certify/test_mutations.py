@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from l0tre.certify.cells import cell_search as search_module
-from l0tre.certify.regions.nodes import BoxNodes, CellNodes, Nodes, root, split_boxes, split_cells
+from l0tre.certify.regions.nodes import BoxNodes, CellNodes, Known, Nodes, root, split_boxes, split_cells
 from l0tre.certify.relax import bounds as bound_module
 from l0tre.certify.relax.plan import ReceptiveField
 from l0tre.certify.relax.relaxation import Relaxation, relax
@@ -29,6 +29,7 @@ from tests.certify.proving import (
     check_bounds,
     make,
     notices,
+    parts_of,
     pursue,
     sets_of,
     start,
@@ -89,6 +90,19 @@ def check_random_bounds() -> None:
         instance = make(case, t)
         check_bounds(case, instance, cell_nodes(instance.tree, t, rng, 6), rng)
         check_bounds(case, instance, box_nodes(instance.tree, case.domain, t, rng, 4), rng)
+
+
+def check_bounds_of_parts() -> None:
+    """Bounds hold that rest on what was known of larger nodes."""
+    for seed in range(0, 2 * len(KINDS), 4):
+        case, rng = random_case(seed), np.random.default_rng(seed)
+        t = min(2, case.domain.groups)
+        instance = make(case, t)
+        nodes = cell_nodes(instance.tree, t, rng, 6), box_nodes(instance.tree, case.domain, t, rng, 4)
+        for whole in nodes:
+            parts = parts_of(instance, whole)
+            if len(parts):
+                check_bounds(case, instance, parts, rng)
 
 
 def check_charged_bounds() -> None:
@@ -184,6 +198,18 @@ def free_pixels(patch: Patch) -> None:
     patch.setattr(ReceptiveField, "spread", nothing)
 
 
+def of_others(known: Known) -> Tensor:
+    return torch.arange(len(known.margins)).roll(1)
+
+
+def wrong_heritage(how: Callable[[Known], Known], patch: Patch) -> None:
+    def changed(*args: Any) -> Any:
+        found = bound_module.bound(*args)
+        return replace(found, known=how(found.known))
+
+    patch.setattr(proving, "bound", changed)
+
+
 def turned_margins(patch: Patch) -> None:
     patch.setattr(AllRivals, "margins", lambda claims, scores: -margins(scores, claims.labels))
 
@@ -205,6 +231,22 @@ MISTAKES: dict[str, tuple[Check, Callable[[Patch], None]]] = {
     "channels as pixels": (check_planted_pairs_stay, partial(other_domain, channels_apart)),
     "ranges in normalised units": (check_random_bounds, partial(other_domain, normalised)),
     "nobody pays for gaps": (check_charged_bounds, free_pixels),
+    "a layer's smallest values as its largest": (
+        check_bounds_of_parts,
+        partial(wrong_heritage, lambda known: replace(known, high=known.low)),
+    ),
+    "a layer's largest values as its smallest": (
+        check_bounds_of_parts,
+        partial(wrong_heritage, lambda known: replace(known, low=known.high)),
+    ),
+    "what another node knew": (
+        check_bounds_of_parts,
+        partial(wrong_heritage, lambda known: known.pick(of_others(known))),
+    ),
+    "margins without their sign": (
+        check_bounds_of_parts,
+        partial(wrong_heritage, lambda known: replace(known, margins=known.margins.abs())),
+    ),
     "margins turned": (check_witnesses, turned_margins),
 }
 

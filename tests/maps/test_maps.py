@@ -192,6 +192,20 @@ def test_stopped_maps_go_on(network: Network, image: Tensor, tmp_path: Path) -> 
         read_map(file)
 
 
+def test_what_was_looked_at_is_not_looked_at_again(network: Network, image: Tensor, tmp_path: Path) -> None:
+    whole = begin_map(network, image, target=1)
+    finish(whole, coarse=True, strongest=5)
+    total = whole.state.evaluations
+    calls = itertools.count()
+    part = begin_map(network, image, target=1)
+    early = finish(part, coarse=True, strongest=5, stop=lambda: next(calls) > 30)
+    again = begin_map(network, image, target=1, resume=part.write(tmp_path / "map.npz"))
+    finish(again, coarse=True, strongest=5)
+    assert early.evaluations < total
+    assert again.state.found
+    assert again.state.evaluations < total + 8 * 64 + 8 * 64  # the sample of errors and a chunk, at the most
+
+
 def test_ranking_is_decided_in_float32(network: Network, image: Tensor) -> None:
     drawing = begin_map(network, image, target=1)
     probe, groups = drawing.probe, torch.arange(195)

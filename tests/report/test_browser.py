@@ -102,10 +102,10 @@ def test_charts_tell_values_and_zoom(tab: Page, tmp_path: Path) -> None:
     chart.scroll_into_view_if_needed()
     chart.locator(".u-over").hover(position={"x": 2, "y": 60})
     expect(chart.locator(".bubble")).to_contain_text("lower bound:")
-    expect(chart.locator(".bubble")).to_contain_text("1 images, sorted by upper bound")
+    expect(chart.locator(".bubble")).to_contain_text("images, sorted by upper bound: 1")
     chart.locator(".plot").focus()
     tab.keyboard.press("ArrowRight")
-    expect(chart.locator(".bubble")).to_contain_text("2 images, sorted by upper bound")
+    expect(chart.locator(".bubble")).to_contain_text("images, sorted by upper bound: 2")
     before = chart.locator("canvas").screenshot()
     chart.get_by_role("button", name="zoom in").click()
     assert chart.locator("canvas").screenshot() != before

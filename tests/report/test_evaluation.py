@@ -132,7 +132,7 @@ def test_a_sample_claims_no_lower_bound() -> None:
 def test_a_run_that_was_stopped_says_so(tmp_path: Path) -> None:
     snapshots = l0tre.anytime(Constant(), torch.rand(2, 5), max_t=3, out=tmp_path / "run")
     next(snapshots)
-    assert "The search stopped at level t = 1 of 3" in blocks(tmp_path / "run")["answer"]["notes"][0]
+    assert "The search has come to level t = 1 of 3" in blocks(tmp_path / "run")["answer"]["notes"][0]
     list(snapshots)
     assert "complete up to 3 features changed together" in blocks(tmp_path / "run")["answer"]["notes"][0]
 

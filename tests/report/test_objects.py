@@ -125,3 +125,31 @@ def test_charts_become_a_figure() -> None:
         "Share of images against pixels that change",
         "Histogram of safe radii",
     ]
+
+
+def test_a_saliency_map_has_a_page() -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(9, 3))
+    image = torch.rand(1, 3, 3)
+    found = l0tre.saliency_map(network, image)
+    document = page_of(found, image[None])
+    picture = torch.tensor(block(document, "map-0")["values"])
+    assert torch.allclose(picture, found.attribution()[0].clamp_min(0), rtol=1e-3)
+    row, column = divmod(int(found.groups[found.strongest(1)[0]]), 3)
+    assert f"row {row}, column {column} alone moves score of class" in document.blocks[0]["text"]
+    assert block(document, "strongest-0")["rows"][0][0] == f"row {row}, column {column}"
+
+
+def test_a_suite_has_a_page() -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(9, 6), nn.ReLU(), nn.Linear(6, 3))
+    suite = l0tre.generate_tests(network, torch.rand(2, 1, 3, 3), max_l0=3)
+    document = page_of(suite)
+    assert document.blocks[0]["text"].startswith(
+        f"{len(suite)} tests and 2 seeds cover {suite.coverage:.2%} of 6 neurons"
+    )
+    assert block(document, "layers")["total"][1] == 6
+    if len(suite):
+        assert document.gallery is not None
+        rows = document.gallery.result["images"]
+        assert [len(row["witness"]["positions"]) for row in rows] == suite.sizes.tolist()

@@ -119,7 +119,7 @@ class Prover:
         """
         tables = self.memory // self.tuning.table_part
         instance = make_instance(self.plan, self.tree, self.domain, images, specification, t, tables)
-        search = CellSearch(replace(instance, pulse=pulse), self.domain, self.batcher, t, self.memory // 2)
+        search = CellSearch(replace(instance, pulse=pulse), self.domain, self.batcher, t, self.memory // 2, self.tuning)
         for row, proof in enumerate(proofs):
             if proof is None:
                 search.begin(row)

@@ -32,6 +32,7 @@ def compare_attacks(
     out: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Write compare.csv, compare.json, compare.png, ATTACK.npz.")
     ] = None,
+    report: opt.ReportOption = None,
     *,
     choices: opt.Choices,
     selection: opt.Several,
@@ -44,6 +45,7 @@ def compare_attacks(
     from l0tre.adapters.attack_summary import to_dict
     from l0tre.adapters.compare_attacks import compare
     from l0tre.adapters.peers import PEERS
+    from l0tre.cli.pages import check_page, write_page
     from l0tre.cli.render_peers import list_peers, show_peers, why_not, write_peers
     from l0tre.cli.setup import prepare
     from l0tre.cli.signals import stop_on_signal
@@ -52,6 +54,7 @@ def compare_attacks(
     if listing:
         list_peers(as_json=output.as_json)
         return
+    check_page(report)
     if model is None or data is None:
         raise ConfigError("give a model and images: l0tre compare-attacks MODEL DATA (or --list)")
     names = list(PEERS) if peers is None else [name.strip() for name in peers.split(",") if name.strip()]
@@ -93,5 +96,10 @@ def compare_attacks(
         show_peers(result, screen())
         for line in files:
             say(line)
+    if report is not None:
+        from l0tre.cli.peers_page import compared_page
+
+        low, high = float(setup.domain.low.min()), float(setup.domain.high.max())
+        write_page(report, lambda: compared_page([result], chosen.names, low, high), silent=output.silent)
     if stopped:
         raise typer.Exit(130)

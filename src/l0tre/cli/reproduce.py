@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from l0tre.studies.plans import Plan
     from l0tre.studies.summary import Summary
 
-__all__ = ["case_1", "case_3", "case_4"]
+__all__ = ["case_1", "case_3", "case_4", "case_5"]
 
 studies = typer.Typer(
     no_args_is_help=True, help="Reproduce a case study of the paper: runs, tables and figures in one folder."
@@ -174,6 +174,73 @@ def case_4(
     _reproduce(out, () if figures_only else plans, source, case_four.summarise_case_four, output)
 
 
+@studies.command("case-5")
+@opt.with_sets
+def case_5(
+    out: OutOption,
+    networks: Annotated[str, typer.Option(metavar="A,B,...", help=f"{opt.MODEL_HELP} With commas between.")],
+    data: Annotated[str, typer.Option(metavar="DATA", help=opt.DATA_HELP)],
+    images: Annotated[int, typer.Option(min=1, help="Number of images that are classified correctly.")] = 20,
+    coarse: Annotated[bool, typer.Option("--coarse", help="Maps end with the strongest 100 pixels.")] = False,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(help="Spacing of the colours.", show_default="only darkest and brightest of each channel"),
+    ] = None,
+    attack: Annotated[int, typer.Option(metavar="QUERIES", help="Of the attack on each image; 0 for none.")] = 2000,
+    compare: Annotated[
+        bool, typer.Option("--compare/--no-compare", help="Measure captum's methods, too, where it is installed.")
+    ] = True,
+    mean: Annotated[str | None, typer.Option(help="Mean inside the models, as for l0tre evaluate.")] = None,
+    std: Annotated[str | None, typer.Option(help="Standard deviation inside the models, likewise.")] = None,
+    time_budget: BudgetOption = None,
+    seed: SeedOption = 0,
+    data_dir: opt.DataDirOption = None,
+    device: opt.DeviceOption = "auto",
+    *,
+    output: opt.Output,
+) -> None:
+    """Saliency maps of networks for photographs (or any others), adversarial images, and how good the maps are.
+
+    The paper has 20 photographs, t = 1, AlexNet, VGG-16/19 and ResNet-50/101, which are not bundled: give your files.
+    """
+    from l0tre.cli.setup import parse_numbers
+    from l0tre.cli.signals import stop_on_signal
+    from l0tre.studies.case_five import MapPlan, carry_out_maps
+
+    opt.check_budget(time_budget)
+    plan = MapPlan(
+        _names(networks, "--networks"),
+        data,
+        images,
+        coarse,
+        epsilon,
+        attack,
+        compare,
+        parse_numbers(mean, "--mean"),
+        parse_numbers(std, "--std"),
+        seed,
+        device,
+        data_dir,
+        time_budget,
+    )
+    console = screen(stderr=True)
+
+    def tell(text: str) -> None:
+        if not output.silent:
+            console.print(f"{literal(text)} ...")
+
+    with stop_on_signal() as stop:
+        summary = carry_out_maps(plan, out, stop=stop, tell=tell)
+        stopped = stop()
+    if output.as_json:
+        say(json.dumps(summary.facts, indent=1))
+    elif not output.quiet:
+        screen().print(Markdown(summary.brief))
+        say(f"written: {out / 'summary.md'}, {out / 'summary.json'}, {len(summary.files) - 2} tables and pictures")
+    if stopped:
+        raise typer.Exit(130)
+
+
 def _networks(text: str | None, default: Sequence[str]) -> list[str]:
     return list(default) if text is None else _names(text, "--networks")
 
@@ -229,10 +296,28 @@ def _reproduce(
 
 def _show(out: Path, summary: "Summary", output: opt.Output) -> None:
     """Print what a study says, and where it is."""
+    page = _page(out)
     if output.as_json:
         say(json.dumps(summary.facts, indent=1))
     elif not output.quiet:
         screen().print(Markdown(summary.brief))
         say(f"written: {out / 'summary.md'}, {out / 'summary.json'}, {len(summary.files) - 2} tables and figures")
+        if page:
+            say(f"report: {page}")
         if summary.left_out:
             say(f"figures were left out: {summary.left_out}; then add --figures-only to this command")
+
+
+def _page(out: Path) -> Path | None:
+    """Write a page of all runs side by side, if that is possible."""
+    from l0tre.store import DATABASE, read_snapshot
+
+    try:
+        from l0tre.report import runs_page, save_page
+
+        runs = {path.parent.relative_to(out).as_posix(): path.parent for path in sorted(out.rglob(DATABASE))}
+        if not runs:
+            return None
+        return save_page(runs_page({name: read_snapshot(run) for name, run in runs.items()}), out / "report.html")
+    except MissingExtraError:
+        return None

@@ -102,6 +102,7 @@ def saliency(
         bool, typer.Option("--resume", help="Go on with the maps beside --out; give all else as the first time.")
     ] = False,
     seed: Annotated[int, typer.Option(help="Seed of everything that is random.", rich_help_panel=opt.DATA)] = 0,
+    report: opt.ReportOption = None,
     *,
     choices: opt.Choices,
     output: opt.Output,
@@ -111,6 +112,7 @@ def saliency(
     Ctrl-C keeps the map so far. Example: l0tre saliency sdnn mnist5k --resize --out map.png
     """
     from l0tre.api.saliency import begin_map
+    from l0tre.cli.pages import check_page, write_page
     from l0tre.cli.render_saliency import map_dict, show_layers, show_map
     from l0tre.cli.setup import parse_class, prepare
     from l0tre.cli.signals import stop_on_signal
@@ -121,6 +123,7 @@ def saliency(
     from l0tre.maps.pairs import interacting_pairs
 
     opt.check_budget(time_budget)
+    check_page(report)
     *models, data = words if len(words) > 1 else [*words, ""]
     if not data:
         raise ConfigError("a network and an image are needed: l0tre saliency MODEL IMAGE")
@@ -176,6 +179,18 @@ def saliency(
                 break
         if not cannot:
             draw_maps(out, panels, signed=signed, low=low, high=high)
+    if report is not None and panels:
+        from l0tre.report.maps import saliency_page
+
+        page = saliency_page(
+            [panel.found for panel in panels],
+            [panel.image for panel in panels],
+            titles=[panel.title for panel in panels],
+            indices=[index] * len(panels),
+            low=low,
+            high=high,
+        )
+        write_page(report, lambda: page, silent=output.silent)
     if output.as_json:
         say(json.dumps({"picture": None if cannot else str(out), "maps": facts}, indent=1))
     elif not output.quiet:

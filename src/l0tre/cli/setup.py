@@ -23,7 +23,16 @@ from l0tre.memory import parse_size
 from l0tre.model.network import Network
 from l0tre.names import Names
 
-__all__ = ["Setup", "make_settings", "parse_class", "parse_groups", "parse_shape", "parse_size_or_none", "prepare"]
+__all__ = [
+    "Setup",
+    "make_settings",
+    "parse_class",
+    "parse_groups",
+    "parse_numbers",
+    "parse_shape",
+    "parse_size_or_none",
+    "prepare",
+]
 
 
 @dataclass(frozen=True)

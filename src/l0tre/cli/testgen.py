@@ -72,6 +72,7 @@ def generate(
     time_budget: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Stop after this time.", rich_help_panel=GENERATION)
     ] = None,
+    report: opt.ReportOption = None,
     *,
     choices: opt.Choices,
     selection: opt.Several,
@@ -82,14 +83,16 @@ def generate(
     Example: l0tre testgen model.onnx seeds.npz --max-l0 100 --out suite/
     """
     from l0tre.api.testgen import generate_tests
+    from l0tre.cli.pages import check_page, write_page
     from l0tre.cli.render_testgen import show_suite
     from l0tre.cli.setup import prepare
     from l0tre.cli.signals import stop_on_signal
     from l0tre.data import load_data, select
 
     opt.check_budget(time_budget)
+    check_page(report)
     with stop_on_signal() as stop:
-        setup = prepare(model, data, choices)
+        setup = prepare(model, data, choices, quiet=output.silent)
         chosen = select(
             setup.data,
             indices=selection.index,
@@ -133,5 +136,11 @@ def generate(
         show_suite(suite, screen())
         if out is not None:
             say(f"suite: {out}")
+    if report is not None:
+        from l0tre.report.suite import suite_page
+
+        low, high = float(setup.domain.low.min()), float(setup.domain.high.max())
+        page = suite_page(suite, names=chosen.names, low=low, high=high)
+        write_page(report, lambda: page, silent=output.silent)
     if stopped:
         raise typer.Exit(130)

@@ -103,12 +103,19 @@ def report(
             show_default="all but md",
         ),
     ] = None,
+    maps: Annotated[
+        int,
+        typer.Option(
+            metavar="N", help="Add maps of how far each pixel alone can lower the score, for N images.", min=0
+        ),
+    ] = 0,
     show_it: Annotated[bool, typer.Option("--open", help="Open report.html in a browser.")] = False,
 ) -> None:
     """Write report.html, result.json, bounds.csv and witnesses.npz of a run anew.
 
     Example: l0tre report runs/first --open
     """
+    from l0tre.api.run_maps import add_maps
     from l0tre.evaluation.exports import export_writes
     from l0tre.files import write_all_whole
     from l0tre.report import read_run, report_writes
@@ -117,6 +124,8 @@ def report(
     wish = parse_formats(formats or "html,csv,json,npz")
     if show_it and "html" not in wish:
         raise ConfigError(f"--open shows report.html, which --format {formats} leaves out: add html")
+    if maps:
+        add_maps(run, maps)
     found = read_run(run)
     snapshot, inputs = found.snapshot, read_inputs(run)
     folder = run if out is None else out

@@ -98,12 +98,14 @@ def _arranged(x: Tensor, precision: Precision) -> Tensor:
     return x.contiguous(memory_format=torch.channels_last) if last else x
 
 
-def boxes(graph: Graph, box: Box | None) -> tuple[Box | None, ...]:
+def boxes(graph: Graph, box: Box | None, *, even: bool = False) -> tuple[Box | None, ...]:
     """The box of every operation in which a change of the input inside a box can be seen.
 
     Args:
         graph: The network.
         box: Rows and columns of the input; ``None`` for all of it, or if it is no map.
+        even: Whether boxes at the edges are as large as those in the middle: more work, but of fewer shapes, each of
+            which a GPU has to plan.
 
     Returns:
         One box for each operation, ``None`` where it is everything.
@@ -116,8 +118,9 @@ def boxes(graph: Graph, box: Box | None) -> tuple[Box | None, ...]:
         if len(known) < len(sources) or not is_local(operation, shapes):
             found.append(None)
             continue
+        within = _moved if even else _clipped
         rows, columns = (
-            _clipped(reach(operation, [source[axis] for source in known], axis), operation.shape[1 + axis])
+            within(reach(operation, [source[axis] for source in known], axis), operation.shape[1 + axis])
             for axis in (0, 1)
         )
         found.append((rows, columns))
@@ -128,6 +131,13 @@ def _clipped(span: Span, size: int) -> Span:
     """A span within a map; of an empty one the nearest position, where the difference is zero."""
     first = min(max(span.first, 0), size - 1)
     return Span(first, max(first, min(span.last, size - 1)))
+
+
+def _moved(span: Span, size: int) -> Span:
+    """A span of the same length that holds what another one has of a map; the map if that is shorter."""
+    length = min(max(span.size, 1), size)
+    first = min(max(span.first, 0), size - length)
+    return Span(first, first + length - 1)
 
 
 def row_bytes(graph: Graph, where: Sequence[Box | None], precision: Precision) -> int:

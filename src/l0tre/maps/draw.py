@@ -7,7 +7,7 @@ import torch
 
 from l0tre.halting import Halted
 from l0tre.maps.probe import Probe
-from l0tre.maps.scout import scout
+from l0tre.maps.scout import fill, scout
 from l0tre.maps.settle import SAMPLE, measure_trust
 from l0tre.maps.work import MapState, Step, Work, by_blocks
 
@@ -65,5 +65,6 @@ def draw(
         yield from work.recheck()
     except Halted:
         pass
+    fill(probe.domain, state)
     work.clock()
     yield Step("done", int(state.measured.sum()), count)

@@ -18,10 +18,10 @@ from l0tre.maps.work import MapState
 __all__ = ["read_map", "read_state", "write_map"]
 
 FORMAT = 1
-STATE = ("measured", "drop", "rise", "drop_point", "rise_point", "rate")
+STATE = ("measured", "drop", "rise", "drop_point", "rise_point", "seen", "seen_drop", "rate")
 ARRAYS = ("members", "groups", "drop", "rise", "measured", "colours", "rise_colours")
 FACTS = ("observed", "unit", "base", "points", "group", "evaluations", "ranked", "seconds")
-COUNTS = ("evaluations", "ranked", "seconds", "found")
+COUNTS = ("evaluations", "ranked", "seconds", "found", "colour")
 
 
 def write_map(path: Path, found: SaliencyMap, state: MapState, image: Tensor, about: dict[str, Any]) -> Path:

@@ -148,7 +148,7 @@ class Probe:
         self, found: Tensor, around: Differences, groups: Tensor, points: Tensor, rows: Tensor, box: Box | None
     ) -> None:
         """Rows of one block by differences."""
-        where = boxes(around.graph, box)
+        where = boxes(around.graph, box, even=self.device.type == "cuda")
         start = 0
         while start < len(rows):
             self.pulse()

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from l0tre.shown import Shown
+
 __all__ = ["Audit", "SaliencyMap"]
 
 
@@ -28,7 +30,7 @@ class Audit:
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # tensors have no single truth value to compare by
-class SaliencyMap:
+class SaliencyMap(Shown):
     """How far each group alone can move one number of a network, for one image; tensors on the CPU.
 
     Attributes:

@@ -10,11 +10,12 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from l0tre.domain import Domain
 from l0tre.maps.forecast import lattice, make_layout, spread, tiles
 from l0tre.maps.saliency_map import Audit
 from l0tre.maps.work import MapState, Step, Work, by_blocks
 
-__all__ = ["scout"]
+__all__ = ["fill", "scout"]
 
 TILES = 256  # of which one group each is measured with all its values
 LATTICE = 2  # every so many rows and columns one group is looked at with one value
@@ -42,9 +43,10 @@ def scout(work: Work, strongest: int, generator: torch.Generator, *, audited: bo
     quota = max(strongest, count // ROUND)
     first = tiles(layout, TILES, generator)
     yield from work.measure(first[~state.measured[first]], "strongest")
-    colour = _worst_colour(state)
+    if state.colour < 0:
+        state.colour = _worst_colour(state)
     side = LATTICE if layout.height > 1 else 1
-    seen = Seen(work, colour)
+    seen = Seen(work)
     yield from seen.look(lattice(layout, side))
     for _ in range(ROUNDS):
         guess = spread(layout, seen.known, seen.drop, NEAR * side)
@@ -61,42 +63,50 @@ def scout(work: Work, strongest: int, generator: torch.Generator, *, audited: bo
             break
     state.found = True
 
-    def fill() -> None:
-        low = spread(layout, seen.known, seen.drop, NEAR * side)
-        low = torch.where(seen.known, seen.drop, low)
-        both = state.measured & seen.known
-        gain = spread(layout, both, state.drop - seen.drop, (count / TILES) ** 0.5)
-        state.drop = torch.where(state.measured, state.drop, low + gain)
-
-    fill()
+    fill(work.probe.domain, state)
     if audited:
         yield from _audit(work, strongest, generator)
-        fill()
+
+
+def fill(domain: Domain, state: MapState) -> None:
+    """Predict the drops of all groups that were not measured, from those that were and from what was seen."""
+    if bool(state.measured.all()) or not bool(state.measured.any()):
+        return
+    layout = make_layout(domain)
+    wide = max(1.0, (domain.groups / TILES) ** 0.5)
+    if not bool(state.seen.any()):
+        low, gain = spread(layout, state.measured, state.drop, wide), torch.zeros_like(state.drop)
+    else:
+        near = NEAR * (LATTICE if layout.height > 1 else 1)
+        low = torch.where(state.seen, state.seen_drop, spread(layout, state.seen, state.seen_drop, near))
+        gain = spread(layout, state.measured & state.seen, state.drop - state.seen_drop, wide)
+    state.drop = torch.where(state.measured, state.drop, low + gain)
 
 
 class Seen:
     """Groups that were looked at with one value.
 
     Attributes:
-        known: bool ``[groups]``.
-        drop: float32 ``[groups]``, how far that value lowers the number.
+        work: What looks, and keeps what was seen.
     """
 
-    def __init__(self, work: Work, colour: int) -> None:
-        """Nothing but what was measured is seen yet.
+    def __init__(self, work: Work) -> None:
+        self.work = work
 
-        Args:
-            work: What looks.
-            colour: Which of their values groups take.
-        """
-        self.work, self.colour = work, colour
-        self.known = torch.zeros_like(work.state.measured)
-        self.drop = torch.zeros_like(work.state.drop)
+    @property
+    def known(self) -> Tensor:
+        """Which groups were looked at, bool ``[groups]``."""
+        return self.work.state.seen
+
+    @property
+    def drop(self) -> Tensor:
+        """How far that value lowers the number, float32 ``[groups]``."""
+        return self.work.state.seen_drop
 
     def look(self, groups: Tensor) -> Iterator[Step]:
         """Look at groups, as far as they are not known."""
         groups = by_blocks(self.work.probe, groups[~self.known[groups]])
-        points = torch.full_like(groups, self.colour)
+        points = torch.full_like(groups, self.work.state.colour)
         for some, change in self.work.changes(groups, points):
             # What half precision cannot say is as good as nothing.
             self.drop[some] = -change.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)

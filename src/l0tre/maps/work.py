@@ -30,10 +30,13 @@ class MapState:
         drop_point: The value that gives the drop; -1 where none is known.
         rise_point: The value that gives the rise; -1 likewise.
         ranking: float32 ``[groups, points]``, changes in half precision; NaN where there are none.
+        seen: Whether a group was looked at with the one value that finds the strongest.
+        seen_drop: How far that value lowers the number.
         rate: The error that was allowed for when a group was settled; infinite where all its values were looked at.
         evaluations: Values that were looked at in float32.
         ranked: Likewise in half precision.
         seconds: Spent so far.
+        colour: Which value that is; -1 where none was chosen.
         audit: Of the predictions.
         found: Whether the strongest groups count as found.
     """
@@ -44,10 +47,13 @@ class MapState:
     drop_point: Tensor
     rise_point: Tensor
     ranking: Tensor
+    seen: Tensor
+    seen_drop: Tensor
     rate: Tensor
     evaluations: int = 0
     ranked: int = 0
     seconds: float = 0.0
+    colour: int = -1
     audit: Audit | None = None
     found: bool = False
 
@@ -76,6 +82,8 @@ def empty_state(groups: int, points: int) -> MapState:
         torch.full((groups,), -1),
         torch.full((groups,), -1),
         torch.full((groups, points), torch.nan),
+        torch.zeros(groups, dtype=torch.bool),
+        torch.zeros(groups),
         torch.full((groups,), torch.inf),
     )
 

@@ -240,7 +240,7 @@ def columns(*heads: tuple[str, str, str]) -> list[list[str]]:
     """Columns of a gallery: path in a row's JSON, heading, kind.
 
     Kinds are ``number``, ``text``, ``seconds``, ``class`` (a class, by its number), ``image`` (position and name),
-    ``state`` (exact, open, ...), ``picture``.
+    ``state`` (exact, open, ...), ``upper``, ``yes`` (or nothing), ``picture``.
     """
     return [list(head) for head in heads]
 

@@ -36,6 +36,7 @@ COLUMNS = blocks.columns(
     ("seconds", "seconds", "seconds"),
     ("queries", "passes", "number"),
 )
+CHECKED = blocks.columns(("checked", "checked again", "yes"))
 MOST_FEATURES = 30  # columns listed by how often they change
 
 
@@ -80,7 +81,8 @@ def evaluation_page(run: Run, *, pictures: Pictures = "inside") -> Document:
     found += [over_time(snapshot), sorted_bounds(snapshot, run.levels), shares(snapshot), radii(snapshot)]
     found += _tables(snapshot, run.levels)
     found += [*_pairs(snapshot), *_changes(snapshot, domain)]
-    shown, gallery = gallery_of(snapshot, inputs, run.details, COLUMNS, pictures=pictures)
+    columns = [*COLUMNS, *(CHECKED if any(image.checked for image in snapshot.images) else [])]
+    shown, gallery = gallery_of(snapshot, inputs, run.details, columns, pictures=pictures)
     found.append(shown)
     found += _left_out(snapshot)
     found.append(blocks.facts("asked", "What was asked", list(_asked(snapshot))))

@@ -15,7 +15,7 @@ from l0tre.report.packing import packed
 from l0tre.report.pictures import limits, make_sheets, plan_sheets
 from l0tre.store import Inputs
 
-__all__ = ["Details", "Pictures", "extra_of", "gallery_of", "make_gallery", "witness_entry"]
+__all__ = ["Details", "Pictures", "extra_of", "gallery_of", "make_gallery", "plain_number", "witness_entry"]
 
 Pictures = Literal["inside", "served", "none"]
 SCORES = 5  # classes whose scores are shown
@@ -157,13 +157,15 @@ def extra_of(index: int, witness: Witness | None, original: Tensor | None, detai
     found: dict[str, Any] = {}
     if witness is not None and original is not None:
         before = original.flatten()[witness.positions].to(torch.float32)
-        found["before"] = [_plain(value) for value in before.tolist()]
+        found["before"] = [plain_number(value) for value in before.tolist()]
     if index in details.timelines:
-        found["timeline"] = [[_plain(seconds), lower, upper] for seconds, lower, upper in details.timelines[index]]
+        found["timeline"] = [
+            [plain_number(seconds), lower, upper] for seconds, lower, upper in details.timelines[index]
+        ]
     if index in details.scores:
         found["scores"] = _scores(*details.scores[index])
     if index in details.maps:
-        found["map"] = [_plain(value, 3) for value in details.maps[index].flatten().tolist()]
+        found["map"] = [plain_number(value, 3) for value in details.maps[index].flatten().tolist()]
     if index in details.certificates:
         found["certificate"] = dict(details.certificates[index])
     return found
@@ -175,10 +177,12 @@ def _scores(before: Tensor, after: Tensor | None) -> list[list[Any]]:
     if after is not None:
         leading |= set(after.topk(min(SCORES, len(after))).indices.tolist())
     ordered = sorted(leading, key=lambda number: -float(before[number]))
-    return [[n, _plain(float(before[n])), None if after is None else _plain(float(after[n]))] for n in ordered]
+    return [
+        [n, plain_number(float(before[n])), None if after is None else plain_number(float(after[n]))] for n in ordered
+    ]
 
 
-def _plain(value: float, digits: int = 7) -> float | None:
+def plain_number(value: float, digits: int = 7) -> float | None:
     """A number in the digits that float32 has; JSON knows no NaN."""
     return float(f"{value:.{digits}g}") if abs(value) < float("inf") else None
 
@@ -193,4 +197,8 @@ def witness_entry(original: Tensor, changed: Tensor, label: int) -> dict[str, An
     """
     before, after = original.flatten(), changed.flatten()
     positions = (before != after).nonzero()[:, 0]
-    return {"positions": positions.tolist(), "values": [_plain(v) for v in after[positions].tolist()], "label": label}
+    return {
+        "positions": positions.tolist(),
+        "values": [plain_number(v) for v in after[positions].tolist()],
+        "label": label,
+    }

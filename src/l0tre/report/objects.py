@@ -15,14 +15,18 @@ from l0tre.domain import make_domain
 from l0tre.errors import ConfigError, DataError
 from l0tre.evaluation.results import Snapshot
 from l0tre.evaluation.standings import Comparison
+from l0tre.maps.saliency_map import SaliencyMap
 from l0tre.report.attack import attack_page
 from l0tre.report.blocks import Document
 from l0tre.report.comparison import comparison_page
 from l0tre.report.evaluation import Run, evaluation_page
+from l0tre.report.maps import saliency_page
 from l0tre.report.page import page_html, save_page
 from l0tre.report.plots import figure_of
+from l0tre.report.suite import suite_page
 from l0tre.report.verdict import verdict_page
 from l0tre.store import Inputs
+from l0tre.testgen.suite import Suite
 
 __all__ = ["drawn", "framed", "page_of", "write"]
 
@@ -90,6 +94,19 @@ def _(result: Comparison, images: Tensor | None = None) -> Document:  # noqa: AR
 def _(result: Verdict, images: Tensor | None = None) -> Document:
     low, high = (0.0, 1.0) if images is None else _range(images)
     return verdict_page(result, images, low=low, high=high)
+
+
+@page_of.register
+def _(result: SaliencyMap, images: Tensor | None = None) -> Document:
+    image = torch.zeros(result.shape) if images is None else images.reshape(-1, *result.shape)[0]
+    low, high = _range(image)
+    return saliency_page([result], [image], titles=[result.observed], indices=[0], low=low, high=high)
+
+
+@page_of.register
+def _(result: Suite, images: Tensor | None = None) -> Document:  # noqa: ARG001  # it has its seeds itself
+    low, high = _range(result.seeds.images)
+    return suite_page(result, low=low, high=high)
 
 
 def _range(images: Tensor) -> tuple[float, float]:

@@ -15,6 +15,12 @@ from l0tre.report.inputs import make_gallery, witness_entry
 __all__ = ["Entry", "peers_page"]
 
 
+PASSES = (
+    "A budget of {:,} passes for each image, as close as each attack's settings come to it; the table has what "
+    "they took."
+)
+
+
 @dataclass(frozen=True)
 class Entry:
     """What one attack found.
@@ -85,7 +91,7 @@ def peers_page(
         heads += [(name, "text" if isinstance(v, str) else "number") for name, v in entries[0].figures.items()]
     rows = [[entry.name, *entry.figures.values()] for entry in entries]
     shown = [
-        blocks.answer(text, [f"About {budget:,} passes for each image; every input was replayed."]),
+        blocks.answer(text, [PASSES.format(budget), "Every input was replayed by the network's own source."]),
         blocks.table("attacks", "Attacks", heads, rows),
         curves(known, total, unit),
     ]

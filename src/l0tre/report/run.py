@@ -3,11 +3,13 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from l0tre.api.certificates import certificate_path
+from l0tre.evaluation.results import Snapshot
 from l0tre.report.evaluation import Run, evaluation_page
 from l0tre.report.inputs import Details
 from l0tre.report.markdown import page_markdown
 from l0tre.report.page import page_write
-from l0tre.store import export_run, read_inputs, read_levels, read_scores, read_snapshot, read_timelines
+from l0tre.store import export_run, read_inputs, read_levels, read_maps, read_scores, read_snapshot, read_timelines
 
 __all__ = ["read_run", "report_writes", "write_report"]
 
@@ -23,7 +25,7 @@ def read_run(folder: Path) -> Run:
     snapshot, inputs = read_snapshot(folder), read_inputs(folder)
     moments = dict(zip((image.index for image in snapshot.images), read_timelines(folder), strict=False))
     timelines = {index: [(m.seconds, m.lower, m.upper) for m in found] for index, found in moments.items()}
-    details = Details(timelines=timelines, scores=read_scores(folder, snapshot))
+    details = Details(timelines, read_scores(folder, snapshot), read_maps(folder), _certificates(folder, snapshot))
     return Run(snapshot, inputs, read_levels(folder), details)
 
 
@@ -66,3 +68,17 @@ def write_report(folder: Path) -> Path:
     """
     run = read_run(folder)
     return export_run(folder, report_writes(folder, run), run.snapshot)[0]
+
+
+def _certificates(folder: Path, snapshot: Snapshot) -> dict[int, dict[str, str]]:
+    """For each image whose proofs are kept: their files, and whether they were checked again."""
+    found: dict[int, dict[str, str]] = {}
+    for image in snapshot.images:
+        files = [
+            path for t in range(1, image.lower + 1) if (path := certificate_path(folder, image.index, t)).is_file()
+        ]
+        if files:
+            names = ", ".join(path.relative_to(folder).as_posix() for path in files)
+            again = "yes, by other code (l0tre check)" if image.checked else "not yet: l0tre check does it"
+            found[image.index] = {"certificates": names, "checked again": again}
+    return found

@@ -143,7 +143,7 @@ def progress(snapshot: Snapshot) -> str:
     if snapshot.finished:
         return f"The search is complete up to {counted(largest, snapshot.unit)} changed together: {cost}."
     return (
-        f"The search stopped at level t = {snapshot.t} of {largest} ({cost}). The bounds hold; resuming improves them."
+        f"The search has come to level t = {snapshot.t} of {largest} ({cost}). The bounds hold; going on improves them."
     )
 
 

@@ -171,7 +171,7 @@ def _exported_state(folder: Path) -> str:
 def _signature(folder: Path) -> tuple[tuple[int, int], ...]:
     """Changes whenever a run is written: times (nanoseconds) and sizes of its files."""
     found = []
-    for name in (DATABASE, f"{DATABASE}-wal", INPUTS, "scores.npz", "bounds.csv"):
+    for name in (DATABASE, f"{DATABASE}-wal", INPUTS, "scores.npz", "maps.npz", "checked.json", "bounds.csv"):
         try:
             status = (folder / name).stat()
             found.append((status.st_mtime_ns, status.st_size))

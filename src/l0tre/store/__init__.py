@@ -3,6 +3,7 @@
 from l0tre.store.checked import CHECKED, read_checked
 from l0tre.store.connection import DATABASE
 from l0tre.store.levels import read_levels
+from l0tre.store.maps import read_maps, write_maps
 from l0tre.store.run import (
     INPUTS,
     Inputs,
@@ -34,9 +35,11 @@ __all__ = [
     "read_config",
     "read_inputs",
     "read_levels",
+    "read_maps",
     "read_scores",
     "read_snapshot",
     "read_timelines",
     "score_writes",
     "stop_asked",
+    "write_maps",
 ]

@@ -11,6 +11,7 @@ from torch import Tensor
 from l0tre.coverage.neurons import Layer
 from l0tre.domain import Domain
 from l0tre.model.network import Network, margins, round_off
+from l0tre.shown import Shown
 from l0tre.testgen.found import FAR
 from l0tre.testgen.generate import Settings, State
 from l0tre.testgen.goals import Goals
@@ -38,7 +39,7 @@ class Seeds:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Suite:
+class Suite(Shown):
     """Tests by distance, and what is known of every neuron; everything on the CPU.
 
     Attributes:

@@ -209,3 +209,17 @@ def test_several_images_are_decided_as_one_at_a_time() -> None:
         outcome = pursue(start(alone, 2))
         assert (verdicts[row] or "safe") == outcome.verdict
         assert (shares[row] == search.total) == (outcome.verdict == "safe")
+
+
+@pytest.mark.parametrize("seed", SEEDS[: len(KINDS)])
+def test_batches_that_are_filled_up_prove_the_same(seed: int) -> None:
+    """Splitting before bounding, to fill a device, loses no set and counts none twice."""
+    case = variant(seed, 2)
+    for t in levels(case):
+        plain = pursue(start(case, t), 25)
+        filled = start(case, t)
+        filled.least = 64
+        outcome = pursue(filled, 25)
+        check_shares(outcome)
+        if "open" not in (plain.verdict, outcome.verdict):
+            assert outcome.verdict == plain.verdict

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from l0tre.certify.regions.nodes import BoxNodes, Nodes
+from l0tre.certify.regions.nodes import BoxNodes, CellNodes, Nodes
 from l0tre.certify.relax import bounds as bound_module
-from l0tre.certify.relax.bounds import bound
+from l0tre.certify.relax.bounds import Bounds, bound
 from l0tre.certify.relax.concretize import minimizing_inputs
-from l0tre.certify.relax.instance import Instance, make_instance
+from l0tre.certify.relax.instance import Instance, make_instance, ranked_together, smallest
 from l0tre.domain import make_domain
 from l0tre.model.graph import GraphBuilder
 from l0tre.objective import AllRivals
@@ -25,6 +25,7 @@ from tests.certify.proving import (
     check_bounds,
     groups_of,
     make,
+    parts_of,
     true_margins,
     variant,
 )
@@ -202,3 +203,45 @@ def test_ranges_of_large_inputs_are_not_too_narrow_by_rounding() -> None:
         instance = make(case, t)
         for nodes in nodes_of(case, instance, t, rng, 8):
             check_bounds(case, instance, nodes, rng)
+
+
+@pytest.mark.parametrize("seed", SEEDS[: len(KINDS)])
+def test_parts_of_nodes_may_rest_on_what_the_nodes_knew(seed: int) -> None:
+    case, rng = random_case(seed), np.random.default_rng(seed)
+    t = min(2, case.domain.groups)
+    instance = make(case, t)
+    for nodes in nodes_of(case, instance, t, rng):
+        parts = parts_of(instance, nodes)
+        for _ in range(2):
+            if len(parts):
+                check_bounds(case, instance, parts.pick(slice(0, 4)), rng)
+                parts = parts_of(instance, parts)
+
+
+@pytest.mark.parametrize("build", WIDE)
+def test_parts_keep_what_was_proved_of_a_rival(build: str) -> None:
+    """A rival that the whole node excludes is not bounded again; bounds of the others are no worse than before."""
+    case, rng = wide_case(build, "pixel"), np.random.default_rng(0)
+    instance = make(case, 1)
+    nodes = cell_nodes(instance.tree, 1, rng, 12, 0.1)
+    whole = bound(instance, nodes, ROWS)
+    assert whole.rivals.shape == whole.margins.shape
+    parts = parts_of(instance, nodes)
+    assert isinstance(parts, CellNodes)
+    assert parts.known is not None
+    found = bound(instance, parts, ROWS)
+    assert bool((found.margins >= parts.known.margins).all())
+    excluded = (parts.known.margins > instance.slack[parts.image]) & torch.isfinite(parts.known.margins)
+    assert bool((found.margins == parts.known.margins)[excluded & ~_bounded(found)].all())
+    assert found.rivals.shape[1] == max(1, int((~excluded).sum(1).max()))
+
+
+def _bounded(found: Bounds) -> Tensor:
+    return torch.zeros_like(found.margins, dtype=torch.bool).scatter(1, found.rivals, value=True)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+def test_ranks_of_cells_are_the_same_together_and_one_by_one(ranks: int) -> None:
+    rng = torch.Generator().manual_seed(ranks)
+    values = -torch.rand(2, 3, 16, 2, generator=rng, dtype=torch.float64).floor_divide(0.05)
+    assert torch.equal(ranked_together(values, ranks), smallest(values, ranks))

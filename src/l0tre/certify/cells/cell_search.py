@@ -10,7 +10,7 @@ from torch import Tensor
 
 from l0tre.certify.regions.nodes import BoxNodes, CellNodes, Nodes, join, root, shares, split_boxes, split_cells
 from l0tre.certify.regions.stack import kept, take, without
-from l0tre.certify.relax.bounds import Bounds, batch_sizes, bound, is_proved
+from l0tre.certify.relax.bounds import Bounds, batch_sizes, bound, is_proved, margins_from
 from l0tre.certify.relax.concretize import box_coefficients, look_up_minima, minimizing_inputs
 from l0tre.certify.relax.instance import Instance
 from l0tre.domain import Domain
@@ -18,6 +18,7 @@ from l0tre.errors import ModelError
 from l0tre.findings import Halted
 from l0tre.memory import Batcher
 from l0tre.model.network import exact_float32
+from l0tre.tuning import DEFAULT_TUNING, Tuning
 
 __all__ = ["CellSearch", "Front", "Step"]
 
@@ -59,7 +60,9 @@ class Step:
 class CellSearch:
     """The search for the images of one instance at one level ``t``."""
 
-    def __init__(self, instance: Instance, domain: Domain, batcher: Batcher, t: int, budget: int) -> None:
+    def __init__(
+        self, instance: Instance, domain: Domain, batcher: Batcher, t: int, budget: int, tuning: Tuning = DEFAULT_TUNING
+    ) -> None:
         self.instance = instance
         self.batcher = batcher
         self.t = t
@@ -68,6 +71,7 @@ class CellSearch:
         self.low, self.high = domain.low.double().to(device), domain.high.double().to(device)
         self.widths = torch.nn.functional.pad(self.high - self.low, (0, 1), value=1.0)
         self.batch, self.row_bytes = batch_sizes(instance, t, budget)
+        self.least = tuning.least_cells.on(device)
         self.front = Front()
         # By image the bound of all sets at once, the worst of the margins, relative to the image's own margin.
         self.outlook: dict[int, float] = {}
@@ -132,29 +136,29 @@ class CellSearch:
     def _bound_cells(self, nodes: CellNodes) -> Step:
         with exact_float32(self.instance.plan.device):
             bounds = bound(self.instance, nodes, self.row_bytes)
-        least, rows = bounds.margins.min(1)
-        proved, certain = [nodes.pick(bounds.proved)], [least[bounds.proved]]
+        done = bounds.proved.nonzero()[:, 0]
+        proved, certain = [replace(nodes.pick(done), known=None)], [bounds.margins[done].amin(1)]
         candidates: dict[int, Tensor] = {}
         failed = (~bounds.proved).nonzero()[:, 0]
         if len(failed):
             self._look_ahead(nodes, bounds)
             left, part = nodes.pick(failed), bounds.pick(failed)
-            candidates = self._witnesses(left, part, rows[failed])
+            candidates = self._witnesses(left, part)
             self._descend(left, part, proved, certain)
         return self._step(nodes, join(proved), torch.cat(certain), frozenset(), candidates)
 
     def _bound_boxes(self, nodes: BoxNodes) -> Step:
         with exact_float32(self.instance.plan.device):
             bounds = bound(self.instance, nodes, self.row_bytes)
-        least, rows = bounds.margins.min(1)
         candidates: dict[int, Tensor] = {}
         ties: frozenset[int] = frozenset()
         failed = (~bounds.proved).nonzero()[:, 0]
         if len(failed):
             left, part = nodes.pick(failed), bounds.pick(failed)
-            candidates = self._witnesses(left, part, rows[failed])
-            ties = self._halve(left, part, rows[failed])
-        return self._step(nodes, nodes.pick(bounds.proved), least[bounds.proved], ties, candidates)
+            candidates = self._witnesses(left, part)
+            ties = self._halve(left, part)
+        certain = bounds.margins[bounds.proved].amin(1)
+        return self._step(nodes, nodes.pick(bounds.proved), certain, ties, candidates)
 
     def _step(
         self, nodes: Nodes, done: Nodes, certain: Tensor, ties: frozenset[int], candidates: dict[int, Tensor]
@@ -165,15 +169,29 @@ class CellSearch:
         return Step(done, certain, bounded, proved, ties, candidates)
 
     def _descend(self, nodes: CellNodes, bounds: Bounds, proved: list[CellNodes], certain: list[Tensor]) -> None:
-        """Split nodes; their linear bounds hold for the halves too, which proves some of them by a look-up."""
+        """Split nodes; their linear bounds hold for the halves too, which proves some of them by a look-up.
+
+        What is left is split again until there are enough nodes to fill the device: a batch of few takes as long.
+        """
         assert bounds.table is not None
-        nodes, owner = split_cells(self.instance.tree, replace(nodes, signs=bounds.signs))
-        worst = look_up_minima(self.instance, nodes, bounds.table, owner)
-        margins = self.instance.margins[nodes.image] + bounds.form.constant[owner] + worst
-        safe = is_proved(self.instance, nodes, margins)
-        proved.append(nodes.pick(safe))
-        certain.append(margins[safe].amin(1))
-        self._push(nodes.pick(~safe))
+        instance, waiting = self.instance, sum(len(part) for part in self.front.cells)
+        nodes, known = replace(nodes, known=None), bounds.known.margins
+        owner = torch.arange(len(nodes), device=nodes.image.device)
+        while len(nodes):
+            nodes, parent = split_cells(instance.tree, nodes)
+            owner = owner[parent]
+            change = bounds.form.constant[owner] + look_up_minima(instance, nodes, bounds.table, owner)
+            margins = margins_from(instance, nodes, known[parent], bounds.rivals[owner], change)
+            safe = is_proved(instance, nodes, margins)
+            yes, no = safe.nonzero()[:, 0], (~safe).nonzero()[:, 0]
+            proved.append(nodes.pick(yes))
+            certain.append(margins[yes].amin(1))
+            nodes, owner, known = nodes.pick(no), owner[no], margins[no].nan_to_num(nan=-torch.inf)
+            full = waiting + len(nodes) >= self.least
+            last = full | (instance.tree.sizes[nodes.cells] == 1).all(1)
+            out, on = last.nonzero()[:, 0], (~last).nonzero()[:, 0]
+            self._push(replace(nodes.pick(out), known=replace(bounds.known.pick(owner[out]), margins=known[out])))
+            nodes, owner, known = nodes.pick(on), owner[on], known[on]
 
     def _look_ahead(self, nodes: CellNodes, bounds: Bounds) -> None:
         for row in (nodes.cells == 1).all(1).nonzero()[:, 0].tolist():
@@ -197,26 +215,26 @@ class CellSearch:
             members = self.instance.members[cells - self.instance.tree.slots]
             low, high = (torch.nn.functional.pad(v, (0, 1))[members] for v in (self.low, self.high))
             depth = torch.zeros_like(alone.image)
-            self.front.boxes.append(BoxNodes(alone.image, cells, low, high, depth, alone.signs))
+            self.front.boxes.append(BoxNodes(alone.image, cells, low, high, depth, alone.known))
 
     def _leaves(self, cells: Tensor) -> Tensor:
         """The leaf of each cell that holds one group: its group lies at the left edge."""
         height = self.instance.tree.heights[cells]
         return cells << height
 
-    def _halve(self, nodes: BoxNodes, bounds: Bounds, rows: Tensor) -> frozenset[int]:
+    def _halve(self, nodes: BoxNodes, bounds: Bounds) -> frozenset[int]:
         """Split boxes; returns the images with boxes that are too narrow."""
         widths = self.widths[self.instance.members[nodes.cells - self.instance.tree.slots]]
         narrow = ((nodes.high - nodes.low) / widths).amax((1, 2)) < NARROWEST
-        weights = box_coefficients(self.instance, nodes, bounds.form, rows)
+        weights = box_coefficients(self.instance, nodes, bounds.form, bounds.worst)
         if not bool(narrow.all()):
-            wide = replace(nodes, signs=bounds.signs).pick(~narrow)
+            wide = replace(nodes, known=bounds.known).pick(~narrow)
             self._push(split_boxes(wide, weights[~narrow]))
         return frozenset(nodes.image[narrow].tolist())
 
-    def _witnesses(self, nodes: Nodes, bounds: Bounds, rows: Tensor) -> dict[int, Tensor]:
+    def _witnesses(self, nodes: Nodes, bounds: Bounds) -> dict[int, Tensor]:
         """The worst corner of every node that was not proved, run through the network itself."""
-        inputs = minimizing_inputs(self.instance, nodes, bounds.form, rows, self.low, self.high)
+        inputs = minimizing_inputs(self.instance, nodes, bounds.form, bounds.worst, self.low, self.high)
         shape = self.instance.plan.graph.operations[0].shape
         scores = self.batcher.run(len(inputs), lambda a, b: inputs[a:b].view(-1, *shape))
         found = self.instance.specification.pick(nodes.image).margins(scores)

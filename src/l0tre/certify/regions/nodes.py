@@ -16,14 +16,46 @@ from torch import Tensor
 
 from l0tre.certify.regions.tree import Tree
 
-__all__ = ["BoxNodes", "CellNodes", "Kind", "Nodes", "join", "root", "shares", "split_boxes", "split_cells"]
+__all__ = ["BoxNodes", "CellNodes", "Kind", "Known", "Nodes", "join", "root", "shares", "split_boxes", "split_cells"]
 
 
-UNKNOWN = torch.zeros(0, 0, dtype=torch.int8)  # signs of which nothing is known
+@dataclass(frozen=True)
+class Known:
+    """What the bounds of a node say of its parts, by node.
+
+    Attributes:
+        margins: float64 ``[nodes, rivals]``, lower bounds of the margins, minus infinity where there is none.
+        low: float32 ``[nodes, neurons]``, smallest values of the neurons of ``Plan.handed``.
+        high: Largest values, likewise.
+        weighty: bool ``[nodes, neurons]``: those whose gaps take a share of the margins worth looking at.
+    """
+
+    margins: Tensor
+    low: Tensor
+    high: Tensor
+    weighty: Tensor
+
+    def pick(self, rows: Tensor | slice) -> "Known":
+        """For some of the nodes."""
+        return Known(self.margins[rows], self.low[rows], self.high[rows], self.weighty[rows])
+
+    def to(self, device: torch.device) -> "Known":
+        """The same on another device."""
+        return Known(*(part.to(device) for part in (self.margins, self.low, self.high, self.weighty)))
 
 
-def _rows(signs: Tensor, rows: Tensor | slice) -> Tensor:
-    return signs[rows] if signs.shape[1] else signs
+def _join_known(parts: Sequence[Known | None]) -> Known | None:
+    """Together, unless of some nodes nothing is known."""
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        return None
+    names = [field.name for field in fields(Known)]
+    return Known(*(torch.cat([getattr(part, name) for part in known]) for name in names))
+
+
+def _numbers(rows: Tensor | slice) -> Tensor | slice:
+    """A mask as numbers, so that it is looked through once for all tensors: on a GPU that waits for the device."""
+    return rows if isinstance(rows, slice) or rows.dtype != torch.bool else rows.nonzero()[:, 0]
 
 
 def _ranks(cells: Tensor) -> Tensor:
@@ -38,31 +70,31 @@ class CellNodes:
     Attributes:
         image: int64 ``[nodes]``, row of the instance's images.
         cells: int64 ``[nodes, t]``, equal cells beside each other.
-        signs: int8 ``[nodes, neurons]``, signs of ``Plan.signed`` neurons that are certain, 0 for those that are not;
-            without columns if nothing is known.
+        known: From a node around each one, if there is such.
     """
 
     image: Tensor
     cells: Tensor
-    signs: Tensor = UNKNOWN
+    known: Known | None = None
 
     def __len__(self) -> int:
         return len(self.image)
 
     def pick(self, rows: Tensor | slice) -> "CellNodes":
         """Some of the nodes, by a mask, numbers or a slice."""
-        return CellNodes(self.image[rows], self.cells[rows], _rows(self.signs, rows))
+        rows = _numbers(rows)
+        return CellNodes(self.image[rows], self.cells[rows], self.known and self.known.pick(rows))
 
     def to(self, device: torch.device) -> "CellNodes":
         """The same nodes on another device."""
-        return CellNodes(self.image.to(device), self.cells.to(device), self.signs.to(device))
+        return CellNodes(self.image.to(device), self.cells.to(device), self.known and self.known.to(device))
 
     def ranks(self) -> Tensor:
         """For every cell how many equal ones come before it, ``[nodes, t]``."""
         return _ranks(self.cells)
 
     def of_image(self, image: int) -> "CellNodes":
-        """The same nodes for one image, without what is known of signs."""
+        """The same nodes for one image, without what is known of them."""
         return CellNodes(torch.full_like(self.image, image), self.cells)
 
 
@@ -76,7 +108,7 @@ class BoxNodes:
         low: float64 ``[nodes, t, width]``, smallest values.
         high: Largest values, likewise.
         depth: int64 ``[nodes]``, how often the box was halved.
-        signs: See :class:`CellNodes`.
+        known: See :class:`CellNodes`.
     """
 
     image: Tensor
@@ -84,29 +116,31 @@ class BoxNodes:
     low: Tensor
     high: Tensor
     depth: Tensor
-    signs: Tensor = UNKNOWN
+    known: Known | None = None
 
     def __len__(self) -> int:
         return len(self.image)
 
     def pick(self, rows: Tensor | slice) -> "BoxNodes":
         """Some of the nodes, by a mask, numbers or a slice."""
+        rows = _numbers(rows)
         image, cells, low, high, depth = (
             part[rows] for part in (self.image, self.cells, self.low, self.high, self.depth)
         )
-        return BoxNodes(image, cells, low, high, depth, _rows(self.signs, rows))
+        return BoxNodes(image, cells, low, high, depth, self.known and self.known.pick(rows))
 
     def to(self, device: torch.device) -> "BoxNodes":
         """The same nodes on another device."""
-        parts = (self.image, self.cells, self.low, self.high, self.depth, self.signs)
-        return BoxNodes(*(part.to(device) for part in parts))
+        parts = (self.image, self.cells, self.low, self.high, self.depth)
+        image, cells, low, high, depth = (part.to(device) for part in parts)
+        return BoxNodes(image, cells, low, high, depth, self.known and self.known.to(device))
 
     def ranks(self) -> Tensor:
         """For every cell how many equal ones come before it, ``[nodes, t]``."""
         return _ranks(self.cells)
 
     def of_image(self, image: int) -> "BoxNodes":
-        """The same nodes for one image, without what is known of signs."""
+        """The same nodes for one image, without what is known of them."""
         return BoxNodes(torch.full_like(self.image, image), self.cells, self.low, self.high, self.depth)
 
 
@@ -123,10 +157,8 @@ def join(parts: Sequence[Kind]) -> Kind:
     def cat(name: str) -> Tensor:
         return torch.cat([getattr(part, name) for part in parts])
 
-    known = all(part.signs.shape[1] for part in parts)
-    values = {field.name: cat(field.name) for field in fields(first) if field.name != "signs"}
-    signs = cat("signs") if known else UNKNOWN.to(first.cells.device)
-    return replace(first, **values, signs=signs)
+    values = {field.name: cat(field.name) for field in fields(first) if field.name != "known"}
+    return replace(first, **values, known=_join_known([part.known for part in parts]))
 
 
 def root(image: int, t: int, device: torch.device) -> CellNodes:
@@ -150,13 +182,11 @@ def split_cells(tree: Tree, nodes: CellNodes) -> tuple[CellNodes, Tensor]:
     shared = nodes.cells == cell
     count, place = shared.sum(1), shared.cumsum(1) * shared
     left, right = 2 * cell, 2 * cell + 1
-    children, parents = [], []
-    for go_left in range(nodes.cells.shape[1] + 1):
-        fits = (go_left <= count) & (tree.sizes[left[:, 0]] >= go_left) & (tree.sizes[right[:, 0]] >= count - go_left)
-        cells = torch.where(shared, torch.where(place <= go_left, left, right), nodes.cells)
-        children.append(CellNodes(nodes.image[fits], cells[fits], _rows(nodes.signs, fits)))
-        parents.append(fits.nonzero()[:, 0])
-    return join(children), torch.cat(parents)
+    go_left = torch.arange(nodes.cells.shape[1] + 1, device=cell.device)[:, None]
+    fits = (go_left <= count) & (tree.sizes[left[:, 0]] >= go_left) & (tree.sizes[right[:, 0]] >= count - go_left)
+    cells = torch.where(shared, torch.where(place <= go_left[:, :, None], left, right), nodes.cells)
+    child, parent = fits.nonzero(as_tuple=True)
+    return replace(nodes.pick(parent), cells=cells[child, parent]), parent
 
 
 def split_boxes(nodes: BoxNodes, weight: Tensor) -> BoxNodes:

@@ -7,15 +7,19 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from l0tre.certify.regions.nodes import BoxNodes, CellNodes, Nodes
+from l0tre.certify.regions.nodes import BoxNodes, CellNodes, Known, Nodes
 from l0tre.certify.relax.concretize import cell_minima, chargeable_pixels, concretize, look_up_minima
 from l0tre.certify.relax.crown import LinearBound, carry, carry_window, neuron_rows, window_rows
 from l0tre.certify.relax.instance import Instance, table_row
 from l0tre.certify.relax.interval import Interval, step
+from l0tre.certify.relax.plan import Plan
 from l0tre.certify.relax.relaxation import Relaxation, relax
 from l0tre.certify.relax.supported import curve_bounds, is_nonlinear
 
-__all__ = ["Bounds", "batch_sizes", "bound", "input_ranges", "is_proved"]
+# Neurons whose gap is less than this share of their layer's average are not bounded again for a node's parts.
+LIGHT = 0.5
+
+__all__ = ["Bounds", "batch_sizes", "bound", "input_ranges", "is_proved", "margins_from"]
 
 NOTHING: Mapping[int, Interval] = MappingProxyType({})
 
@@ -25,25 +29,32 @@ class Bounds:
     """What is known about a batch of nodes.
 
     Attributes:
-        margins: float64 ``[nodes, classes - 1]``, lower bounds, in the order of ``Instance.rows``.
-        form: The linear lower bounds of the margins behind them.
-        table: For nodes of cells what each cell can take from the margins, see ``worst.cell_minima``.
+        margins: float64 ``[nodes, rivals]``, lower bounds, in the order of ``Instance.rows``.
+        rivals: int64 ``[nodes, rows]``: those that were bounded here, since nothing that was known before proved them.
+        form: The linear lower bounds of these margins.
+        table: For nodes of cells what each cell can take from them, see ``concretize.cell_minima``.
         proved: bool ``[nodes]``: every bound is finite and above its rounding error.
-        signs: What is known now, see ``Nodes.signs``.
+        known: What holds for the nodes' parts.
     """
 
     margins: Tensor
+    rivals: Tensor
     form: LinearBound
     table: Tensor | None
     proved: Tensor
-    signs: Tensor
+    known: Known
+
+    @property
+    def worst(self) -> Tensor:
+        """int64 ``[nodes]``, the row of the form whose margin has the least bound."""
+        return self.margins.gather(1, self.rivals).argmin(1)
 
     def pick(self, rows: Tensor) -> "Bounds":
         """The bounds of some nodes, int64 ``[rows]``."""
         local = None if self.form.local is None else self.form.local[rows]
         form = LinearBound(self.form.coefficients[rows], self.form.constant[rows], local)
         table = None if self.table is None else self.table[rows]
-        return Bounds(self.margins[rows], form, table, self.proved[rows], self.signs[rows])
+        return Bounds(self.margins[rows], self.rivals[rows], form, table, self.proved[rows], self.known.pick(rows))
 
 
 def bound(instance: Instance, nodes: Nodes, row_bytes: int) -> Bounds:
@@ -57,18 +68,96 @@ def bound(instance: Instance, nodes: Nodes, row_bytes: int) -> Bounds:
     Returns:
         The bounds.
     """
-    lines, signs = _relaxations(instance, nodes, row_bytes)
-    end = len(instance.plan.graph.operations) - 1
-    form = carry(instance.plan, end, instance.rows[nodes.image], lines.__getitem__, chargeable_pixels(instance, nodes))
+    plan = instance.plan
+    lines, handed = _relaxations(instance, nodes, row_bytes)
+    end = len(plan.graph.operations) - 1
+    rivals = _open_rivals(instance, nodes)
+    rows = instance.rows[nodes.image[:, None], rivals]
+    watched = [reader for position in plan.handed for reader in _readers(plan, position)]
+    losses = {reader: rows for reader in watched if curve_bounds(plan.graph.operations[reader]) is not None}
+    form = carry(plan, end, rows, lines.__getitem__, chargeable_pixels(instance, nodes), losses=losses)
     table = cell_minima(instance, nodes, form) if isinstance(nodes, CellNodes) else None
     worst = concretize(instance, nodes, form) if table is None else look_up_minima(instance, nodes, table)
-    margins = instance.margins[nodes.image] + form.constant + worst
-    return Bounds(margins, form, table, is_proved(instance, nodes, margins), signs)
+    before = None if nodes.known is None else nodes.known.margins
+    margins = margins_from(instance, nodes, before, rivals, form.constant + worst)
+    known = _known(instance, margins, handed, losses)
+    return Bounds(margins, rivals, form, table, is_proved(instance, nodes, margins), known)
+
+
+def margins_from(instance: Instance, nodes: Nodes, before: Tensor | None, rivals: Tensor, changes: Tensor) -> Tensor:
+    """Bounds of all margins, from what is known of them and what some rows say.
+
+    Args:
+        instance: Network and images.
+        nodes: The nodes.
+        before: float64 ``[nodes, rivals]``, bounds that are known already.
+        rivals: int64 ``[nodes, rows]``, see :class:`Bounds`.
+        changes: float64 ``[nodes, rows]``, the least changes of these margins.
+
+    Returns:
+        float64 ``[nodes, rivals]``.
+    """
+    found = instance.margins[nodes.image].gather(1, rivals) + changes
+    if before is None:
+        return torch.full_like(instance.margins[nodes.image], -torch.inf).scatter(1, rivals, found)
+    return before.scatter(1, rivals, torch.maximum(before.gather(1, rivals), found))
+
+
+def _known(instance: Instance, margins: Tensor, ranges: dict[int, Interval], losses: dict[int, Tensor]) -> Known:
+    """What parts of nodes inherit: margins, ranges (rounded outwards), and which neurons cost the margins most."""
+    plan, count = instance.plan, len(margins)
+    neurons = sum(place.stop - place.start for place in plan.handed.values())
+    low = torch.empty(count, neurons, device=plan.device)
+    high, weighty = torch.empty_like(low), torch.ones(count, neurons, dtype=torch.bool, device=plan.device)
+    for position, place in plan.handed.items():
+        least, most = (ends.flatten(1) for ends in ranges[position])
+        low[:, place] = least.float().nextafter(low.new_tensor(-torch.inf))
+        high[:, place] = most.float().nextafter(low.new_tensor(torch.inf))
+        gaps = [losses[reader] for reader in _readers(plan, position) if reader in losses]
+        if gaps:
+            weighty[:, place] = torch.stack([_weighty(some) for some in gaps]).any(0)
+    return Known(
+        margins.nan_to_num(nan=-torch.inf), low.nan_to_num_(nan=-torch.inf), high.nan_to_num_(nan=torch.inf), weighty
+    )
+
+
+def _readers(plan: Plan, position: int) -> list[int]:
+    operations = plan.graph.operations
+    return [place for place, reader in enumerate(operations) if position in reader.inputs and is_nonlinear(reader)]
+
+
+def _weighty(losses: Tensor) -> Tensor:
+    """Neurons whose gap takes more than ``LIGHT`` of their layer's average from some row.
+
+    Args:
+        losses: float64 ``[nodes, rows, neurons]``, see :func:`crown.carry`.
+
+    Returns:
+        bool ``[nodes, neurons]``.
+    """
+    total = losses.sum(2, keepdim=True)
+    light = (losses <= LIGHT / losses.shape[2] * total) & torch.isfinite(total)
+    return ~light.all(1)
+
+
+def _open_rivals(instance: Instance, nodes: Nodes) -> Tensor:
+    """The rivals to bound, int64 ``[nodes, rows]``: those that are not proved, filled up to as many for every node."""
+    count = instance.margins.shape[1]
+    if nodes.known is not None:
+        open_ = ~_above(instance, nodes, nodes.known.margins)
+        most = max(1, int(open_.sum(1).amax()))
+        if most < count:
+            return open_.to(torch.int8).topk(most, 1).indices
+    return torch.arange(count, device=nodes.image.device).expand(len(nodes), -1)
+
+
+def _above(instance: Instance, nodes: Nodes, margins: Tensor) -> Tensor:
+    return (margins > instance.slack[nodes.image]) & torch.isfinite(margins)
 
 
 def is_proved(instance: Instance, nodes: Nodes, margins: Tensor) -> Tensor:
     """Whether all bounds of a node are finite and above what rounding can cause, bool ``[nodes]``."""
-    return ((margins > instance.slack[nodes.image]) & torch.isfinite(margins)).all(1)
+    return _above(instance, nodes, margins).all(1)
 
 
 def input_ranges(
@@ -96,16 +185,16 @@ def _relaxations(
     row_bytes: int,
     kept: dict[int, Interval] | None = None,
     known: Mapping[int, Interval] = NOTHING,
-) -> tuple[dict[int, Relaxation], Tensor]:
+) -> tuple[dict[int, Relaxation], dict[int, Interval]]:
     """The lines of every nonlinear operation, each from the ranges of the layers before it, which ``kept`` receives.
 
-    Also gives the signs that are known now, see ``Nodes.signs``.
+    Also gives the ranges that are handed on, see ``Plan.handed``.
     """
     plan, graph = instance.plan, instance.plan.graph.operations
     last = instance.plan.graph.last_use()
     ranges: dict[int, Interval] = {}
     lines: dict[int, Relaxation] = {}
-    signs: list[Tensor] = []
+    handed: dict[int, Interval] = {}
     final = max((p for p, operation in enumerate(graph) if is_nonlinear(operation)), default=0)
     boxes = isinstance(nodes, BoxNodes)
     for position in range(final + 1):
@@ -128,25 +217,23 @@ def _relaxations(
             ranges[position] = (
                 _widen(step(operation, inputs), plan.slack[position]) if position else _input_range(instance, nodes)
             )
-        if position in plan.signed and nodes.signs.shape[1]:
-            ranges[position] = _with_signs(ranges[position], nodes.signs[:, plan.signed[position]])
+        if position in plan.handed and nodes.known is not None:
+            ranges[position] = _cut(ranges[position], nodes.known, plan.handed[position])
         if position in plan.bounded and not exact:
             _refine(instance, nodes, position, ranges[position], lines, row_bytes)
-        if position in plan.signed:
-            low, high = ranges[position]
-            signs.append(((low >= 0).to(torch.int8) - (high <= 0).to(torch.int8)).flatten(1))
+        if position in plan.handed:
+            handed[position] = ranges[position]
         for source in operation.inputs:
             if last[source] == position:
                 ranges.pop(source, None)
-    nothing = torch.zeros(len(nodes), 0, dtype=torch.int8, device=plan.device)
-    return lines, torch.cat([nothing, *signs], 1)
+    return lines, handed
 
 
-def _with_signs(values: Interval, signs: Tensor) -> Interval:
-    """Ranges cut at zero where the sign is certain: what holds for a node holds for its parts."""
+def _cut(values: Interval, known: Known, place: slice) -> Interval:
+    """Ranges cut by those of a node around each one: what holds for a node holds for its parts."""
     low, high = values
-    signs = signs.view(low.shape)
-    return torch.where(signs > 0, low.clamp(min=0), low), torch.where(signs < 0, high.clamp(max=0), high)
+    least, most = (ends[:, place].view(low.shape).double() for ends in (known.low, known.high))
+    return torch.maximum(low, least), torch.minimum(high, most)
 
 
 def _widen(values: Interval, slack: Tensor) -> Interval:
@@ -212,7 +299,12 @@ class _Layer:
 
 
 def _refine(
-    instance: Instance, nodes: Nodes, position: int, values: Interval, lines: dict[int, Relaxation], row_bytes: int
+    instance: Instance,
+    nodes: Nodes,
+    position: int,
+    values: Interval,
+    lines: dict[int, Relaxation],
+    row_bytes: int,
 ) -> None:
     """Tighten ranges in place, of the neurons whose sign the intervals leave open; of all that move before a curve."""
     plan = instance.plan
@@ -221,6 +313,8 @@ def _refine(
     curved = any(curve is None or not curve.by_sign for curve in curves)
     low, high = (ends.view(len(nodes), -1) for ends in values)
     open_ = high - low > 4 * plan.slack[position].flatten() if curved else (low < 0) & (high > 0)
+    if nodes.known is not None and position in plan.handed:
+        open_ &= nodes.known.weighty[:, plan.handed[position]]
     if bool(open_.any()):
         most = max(1, row_bytes // _row_bytes(instance, position, nodes.cells.shape[1]))
         refine = _refine_windows if position in plan.receptive_fields else _refine_whole
@@ -250,13 +344,16 @@ def _refine_whole(layer: _Layer, open_: Tensor, most: int) -> None:
     order = count.argsort()
     counts = count[order].tolist()
     start = next((place for place, number in enumerate(counts) if number), len(counts))
+    # Different neurons for every node, those that are open first.
+    chosen = open_.to(torch.int8).topk(counts[-1], 1).indices
     while start < len(counts):
         stop = start + 1
         # Nodes with about as many open neurons go together, padded to the largest number.
         while stop < len(counts) and (stop + 1 - start) * counts[stop] <= max(most, counts[stop]):
             stop += 1
         who, width = order[start:stop], counts[stop - 1]
-        real, which = open_[who].to(torch.int8).topk(width, 1)
+        which = chosen[who, :width]
+        real = open_[who].gather(1, which)
         picked = {place: part.pick(who) for place, part in layer.lines.items()}
         part = nodes.pick(who)
         for column in range(0, width, most):
@@ -271,10 +368,9 @@ def _refine_whole(layer: _Layer, open_: Tensor, most: int) -> None:
                 chargeable_pixels(instance, nodes),
             )
             change = form.constant + concretize(instance, part, form)
-            mask = real[:, column : column + most] > 0
-            owners = who[:, None].expand_as(some)[mask]
-            half = some.shape[1]
-            layer.tighten(owners, some[mask], change[:, :half][mask], change[:, half:][mask])
+            row, place = real[:, column : column + most].nonzero(as_tuple=True)
+            below, above = change[row, place], change[row, some.shape[1] + place]
+            layer.tighten(who[row], some[row, place], below, above)
         start = stop
 
 

@@ -45,7 +45,16 @@ class LinearBound:
     size: tuple[int, int] = (0, 0)
 
 
-def carry(plan: Plan, start: int, rows: Tensor, lines: GetLines, changes: int = 0, *, stop: int = 0) -> LinearBound:
+def carry(
+    plan: Plan,
+    start: int,
+    rows: Tensor,
+    lines: GetLines,
+    changes: int = 0,
+    *,
+    stop: int = 0,
+    losses: dict[int, Tensor] | None = None,
+) -> LinearBound:
     """Carry rows of whole layers to the input, or to an operation before which nothing is read from behind it.
 
     Args:
@@ -55,6 +64,8 @@ def carry(plan: Plan, start: int, rows: Tensor, lines: GetLines, changes: int = 
         lines: Gives the lines of a nonlinear operation, for the same batch.
         changes: If not 0, this many pixels change at the most, and gaps may be charged to them.
         stop: Where the rows are wanted.
+        losses: Receives, by position of a nonlinear operation, what each output's larger gap can take from the rows,
+            ``[batch, rows, values]``; given are the positions of interest.
 
     Returns:
         The form there.
@@ -69,6 +80,9 @@ def carry(plan: Plan, start: int, rows: Tensor, lines: GetLines, changes: int = 
         operation = plan.graph.operations[position]
         if is_nonlinear(operation):
             picked = lines(position)
+            if losses is not None and position in losses:
+                below, above = picked.maps[2:, :, None]
+                losses[position] = rows.abs() * torch.maximum(-below, above)
             if changes and position in plan.receptive_fields:
                 plane = plan.graph.operations[0].shape[1:]
                 rows, more, near = _charge(plan, position, rows, picked, changes, operation.shape[1:], (0, 0), plane)
@@ -109,25 +123,28 @@ def _charge(
     Returns:
         The rows, what the constant pays ``[batch, rows]``, and what pixels pay ``[batch, rows, pixels]``.
     """
-    below, above, gap_below, gap_above = lines.maps[:, :, None]
-    gaps = _by_sign(rows, gap_below, gap_above).view(*rows.shape[:2], -1, *size).sum(2)
+    rows, gaps = _along(rows, lines)
+    gaps = gaps.view(*rows.shape[:2], -1, *size).sum(2)
     near = plan.receptive_fields[position].spread(gaps, origin, (shape[0], shape[1])).flatten(2)
     once = gaps.sum((2, 3))
     cheaper = changes * near.amin(2) > once
-    return _by_sign(rows, below, above), once.masked_fill_(cheaper, 0.0), near.mul_(cheaper[:, :, None])
+    return rows, once.masked_fill_(cheaper, 0.0), near.mul_(cheaper[:, :, None])
 
 
 def _through_lines(rows: Tensor, lines: Relaxation) -> tuple[Tensor, Tensor]:
+    rows, gaps = _along(rows, lines)
+    return rows, gaps.sum(2)
+
+
+def _along(rows: Tensor, lines: Relaxation) -> tuple[Tensor, Tensor]:
+    """Rows before an operation, and what the gap of each output adds: above zero by the lines below, else above."""
     below, above, gap_below, gap_above = lines.maps[:, :, None]
-    return _by_sign(rows, below, above), _by_sign(rows, gap_below, gap_above).sum(2)
-
-
-def _by_sign(rows: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-    """Multiply rows by one factor where they are above zero and by another where they are below."""
     if rows.is_cuda:  # the fewest passes over memory
-        return torch.where(rows > 0, positive, negative).mul_(rows)
+        positive = rows > 0
+        return torch.where(positive, below, above).mul_(rows), torch.where(positive, gap_below, gap_above).mul_(rows)
     # On a CPU choosing element by element is several times slower than arithmetic.
-    return (rows.clamp(min=0) * positive).addcmul_(rows.clamp(max=0), negative)
+    up, down = rows.clamp(min=0), rows.clamp(max=0)
+    return (up * below).addcmul_(down, above), up.mul_(gap_below).addcmul_(down, gap_above)
 
 
 def neuron_rows(plan: Plan, position: int, neurons: Tensor) -> tuple[int, Tensor]:

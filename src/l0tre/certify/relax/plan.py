@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from l0tre.certify.relax.interval import magnitude
-from l0tre.certify.relax.supported import curve_bounds, is_nonlinear, linear_bounds, reduce_graph
+from l0tre.certify.relax.supported import is_nonlinear, linear_bounds, reduce_graph
 from l0tre.domain import Domain
 from l0tre.locality.local_part import local_place
 from l0tre.model.graph import Graph, Operation, run_operation
@@ -21,7 +21,7 @@ __all__ = ["UNIT", "Plan", "backward", "backward_window", "base_values", "make_p
 # faster than a product and a sum of patches as long as the matrix is not mostly zeros, on a GPU even then.
 MATRIX_ENTRIES = 2**22
 MATRIX_WASTE = {"cpu": 8, "cuda": 64}
-MOST_SIGNS = 4096  # bytes that an open node keeps of its parent
+MOST_HANDED = 4096  # neurons of which an open node keeps what its parent knew
 # The sum of n products is off by at most about n * 2**-53 of the sum of their absolute values, for any order of
 # summation; 32 covers the chained passes, the lines' own rounding and the widening of the bounds they rest on.
 UNIT = 32 * 2.0**-53
@@ -77,8 +77,8 @@ class Plan:
         borders: Affine positions that others than affine ones read.
         receptive_fields: What an output sees of the input, for positions that see windows of it: their rows can be
             carried backwards in windows instead of whole maps.
-        signed: Positions of neurons that see everything and go into ReLUs, with their places in a common row: the
-            signs that a search node knows of them are handed on to its children.
+        handed: Positions whose ranges a search node hands on to its parts, with their places in a common row; the
+            last layers if not all fit.
         magnitudes: For each position float64 ``[*shape]``, the largest absolute values that a sum can pass through.
         slack: Likewise the largest error that rounding can cause in a bound of it.
         matrices: Convolutions as matrices, by position and window; filled as they are needed.
@@ -90,7 +90,7 @@ class Plan:
     affine: frozenset[int]
     borders: tuple[int, ...]
     receptive_fields: dict[int, "ReceptiveField"]
-    signed: dict[int, slice]
+    handed: dict[int, slice]
     magnitudes: tuple[Tensor, ...]
     slack: tuple[Tensor, ...]
     matrices: dict[tuple[int, int, int], Tensor | None] = field(default_factory=dict)
@@ -137,19 +137,17 @@ def make_plan(graph: Graph, domain: Domain, device: torch.device) -> Plan:
         frozenset(affine),
         tuple(sorted(read & affine)),
         reach,
-        _signed(operations, readers - affine - set(reach)),
+        _handed(operations, readers - affine),
         *_rounding(graph, domain, device),
     )
 
 
-def _signed(operations: tuple[Operation, ...], positions: set[int]) -> dict[int, slice]:
+def _handed(operations: tuple[Operation, ...], positions: set[int]) -> dict[int, slice]:
     places: dict[int, slice] = {}
     start = 0
-    for position in sorted(positions):
-        curves = [curve_bounds(o) for o in operations if is_nonlinear(o) and position in o.inputs]
-        bends = all(curve is not None and curve.by_sign for curve in curves)
+    for position in sorted(positions, reverse=True):
         size = math.prod(operations[position].shape)
-        if bends and start + size <= MOST_SIGNS:
+        if start + size <= MOST_HANDED:
             places[position] = slice(start, start + size)
             start += size
     return places

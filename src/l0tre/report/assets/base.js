@@ -24,6 +24,7 @@ const KINDS = {
   number: (value) => show(value),
   text: (value) => (value === null || value === undefined ? "" : String(value)),
   share: (value) => (value === null ? "" : `${(100 * value).toFixed(1)} %`),
+  yes: (value) => (value ? "yes" : ""),
   seconds: (value) => (value === null || value === undefined ? "" : value < 0.01 && value > 0 ? value.toExponential(1) : value.toFixed(2)),
 };
 

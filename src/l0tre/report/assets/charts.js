@@ -41,8 +41,8 @@ function chartOptions(block, variant, width, tell) {
     bands: block.band && variant.series.length > 1 ? [{ series: [2, 1], fill: css("--area") }] : [],
     scales: { x: xScale, y: block.log ? { distr: 4, asinh: 1, range: (u, low, high) => [0, (high ?? 1) * 1.2] } : { range: (u, low, high) => [Math.min(0, low ?? 0), block.share ? 1 : Math.max(high ?? 1, 1e-9) * 1.06] } },
     axes: [
-      { ...axis, ...(places.every(Number.isInteger) ? { incrs: WHOLE } : {}), label: block.x, labelSize: 20, size: 34, ...(block.log_x ? { filter: roundTicks } : {}), values: (u, ticks) => ticks.map((tick) => tickLabel(tick, false)) },
-      { ...axis, label: block.y, labelSize: 20, size: 52, ...(block.log ? { filter: roundTicks } : {}), values: (u, ticks) => ticks.map((tick) => tickLabel(tick, block.share)) },
+      { ...axis, ...(places.every(Number.isInteger) ? { incrs: WHOLE } : {}), label: block.x, labelSize: 20, size: 34, ...(block.log_x ? { splits: roundTicks } : {}), values: (u, ticks) => ticks.map((tick) => tickLabel(tick, false)) },
+      { ...axis, label: block.y, labelSize: 20, size: 52, ...(block.log ? { splits: roundTicks } : {}), values: (u, ticks) => ticks.map((tick) => tickLabel(tick, block.share)) },
     ],
     legend: { show: false },
     cursor: { drag: { x: true, y: false, uni: 10 }, points: { size: 7 } },
@@ -54,10 +54,12 @@ function chartOptions(block, variant, width, tell) {
   };
 }
 
-/** Of the ticks of a nearly logarithmic axis those that are 0 or 1, 2, 5 times a power of ten; null for the others. */
-function roundTicks(u, ticks) {
-  const round = (tick) => tick === 0 || [1, 2, 5].some((digit) => Math.abs(tick / digit / 10 ** Math.round(Math.log10(Math.abs(tick / digit))) - 1) < 1e-6);
-  return ticks.map((tick) => (round(tick) ? tick : null));
+/** Ticks of a nearly logarithmic axis: 0 and 1, 2, 5 times powers of ten, fewer where they would be too dense. */
+function roundTicks(u, axis, low, high) {
+  const powers = [-3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7], least = high / 1e4;
+  const found = powers.flatMap((power) => [1, 2, 5].map((digit) => digit * 10 ** power)).filter((tick) => tick >= Math.max(low, least, high > 5 ? 1 : 0.1) && tick <= high);
+  const thinned = found.length > 9 ? found.filter((tick) => /^(1|0\.0*1)0*$/.test(String(tick))) : found;
+  return low <= 0 ? [0, ...thinned] : thinned;
 }
 
 function drawMarks(u, block) {
@@ -85,7 +87,7 @@ function chartWords(block, variant, place, picked) {
   if (place === null || place === undefined) return "";
   const values = variant.series.map((one) => [one.name, one.values[place]]).filter(([, value]) => value !== null && value !== undefined);
   const told = values.map(([name, value]) => `${name}: ${block.share ? KINDS.share(value) : show(value)}`);
-  return [`${show(variant.x[place])} ${block.x}`, ...(picked === undefined ? [] : [`image ${picked}`]), ...told].join(" · ");
+  return [`${block.x}: ${show(variant.x[place])}`, ...(picked === undefined ? [] : [`image ${picked}`]), ...told].join(" · ");
 }
 
 function drawChart(block, page) {

@@ -69,7 +69,7 @@ async function inputPictures(page, block, entry, row, extra) {
   const spots = witness ? [...new Set(witness.positions.map((position) => { const at = pictures.where(position); return `${at.row},${at.column}`; }))].map((text) => text.split(",").map(Number)) : [];
   const original = pixelCanvas(`original, ${className(block.names, entry.label)}`, width, height);
   if (!(await pictures.draw(original, row))) return host;
-  add(`original: ${className(block.names, entry.label)}`, original, spots);
+  add(entry.label === null || entry.label === undefined ? "original" : `original: ${className(block.names, entry.label)}`, original, spots);
   if (witness) {
     const changed = pixelCanvas(`changed, becomes ${className(block.names, witness.label)}`, width, height);
     await pictures.draw(changed, row, witness);
@@ -106,6 +106,7 @@ async function showInput(page, block, entry, row, { go, first, last }) {
   ];
   const part = (title, node) => parts.push(el("section", {}, title ? el("h3", {}, title) : null, node));
   if (entry.witness?.positions) part(`Changed values (${entry.witness.positions.length})`, changesTable(page, block, entry.witness, extra.before));
+  if (extra.map && !page.pictures.pictured) part("Sensitivity", sortableTable({ id: "sensitivity", title: "sensitivity", heads: [["column", "text"], ["lowers the score by", "number"]], rows: extra.map.map((value, position) => [placeWords(page.pictures, block, position).join(" "), value]), total: [] }));
   if (extra.scores) part("Scores", scoresTable(block, extra.scores));
   if (extra.timeline?.length) parts.push(timelineChart(page, block, extra.timeline));
   if (entry.guarantee || extra.certificate) part("What it rests on", proofFacts(entry, extra));
