@@ -21,6 +21,7 @@ MAX_L0 = 100  # changed groups of a generated test
 PROOFS = 8  # changed groups up to which neurons are proved out of reach; where nothing is proved it ends earlier
 LOAD_SECONDS = 600.0  # until a model that is not loaded counts as one that never will be
 
-Method = Literal["auto", "greedy", "saliency", "local", "values", "search", "exact"]
+Method = Literal["auto", "greedy", "linear", "saliency", "local", "rank", "values", "search", "exact"]
 Rounding = Literal["none", "8bit"]
-METHODS: tuple[Method, ...] = ("greedy", "saliency", "local", "values", "search", "exact")  # all but auto
+# All but auto.
+METHODS: tuple[Method, ...] = ("greedy", "linear", "saliency", "local", "rank", "values", "search", "exact")

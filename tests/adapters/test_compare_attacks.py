@@ -198,10 +198,6 @@ def test_what_cannot_be_compared_is_refused_before_any_work(monkeypatch: pytest.
         compare(network, images, labels, peers=["magic"])
     with pytest.raises(ConfigError, match="budget is 0"):
         compare(network, images, labels, budget=0)
-    mask = torch.ones(6, 6, dtype=torch.bool)
-    mask[0, 0] = False
-    with pytest.raises(ConfigError, match="no masks"):
-        compare(network, images, labels, domain=make_domain(SHAPE, mask=mask))
 
     monkeypatch.setitem(sys.modules, "foolbox", None)  # as if it were not installed
     with pytest.raises(MissingExtraError, match="extra peers"):

@@ -48,7 +48,7 @@ def test_without_gradients_auto_works_and_says_what_it_left_out(function: object
     assert set(result.methods) <= {"greedy", "search", "exact"}
     (note,) = result.notes
     assert note.startswith(f"{function.__name__} gives no gradients")  # type: ignore[attr-defined]
-    assert note.endswith(": saliency, local, values")
+    assert note.endswith(": linear, saliency, local, values")
 
 
 @pytest.mark.parametrize("method", GRADIENTS)

@@ -51,9 +51,10 @@ def test_every_pass_is_counted_and_the_budget_is_kept(method: Method, budget: in
     # Beside the attack: one pass each way to see whether there are gradients, and the decision for each image.
     assert counting.forwards == int(result.forwards.sum()) + 1 + len(images)
     assert counting.backwards == int(result.backwards.sum()) + 1
-    # On top of it come at most one step and restoring superfluous groups; greedy ranks the 36 pixels in any case.
-    slack = 300 if method == "greedy" or (method == "search" and budget == 200) else 100
-    assert bool((result.forwards + result.backwards <= budget + slack).all())
+    spent = result.forwards + result.backwards
+    assert int(spent.sum()) <= budget * len(images)
+    # Only what other images have left may come on top.
+    assert bool((spent <= budget).all()) or method == "auto"
     if method not in ("values", "exact"):
         assert budget == 200 or bool(result.found.all())
 
@@ -63,14 +64,15 @@ def test_more_budget_is_used_where_the_distance_is_not_known() -> None:
     large, _ = counted(make_module(), make_images(), budget=1500)
     open_ = large.distance > 1
     assert bool(open_.any())
-    assert bool(((large.forwards + large.backwards)[open_] >= 1500).all())
+    assert bool(((large.forwards + large.backwards)[open_] >= 1450).all())
     assert bool((large.distance <= torch.where(small.found, small.distance, 99)).all())
 
 
 @pytest.mark.parametrize("budget", [1, 2, 3, 7])
 @pytest.mark.parametrize("method", ["auto", *METHODS])
 def test_tiny_budgets_end_with_a_valid_result(method: Method, budget: int) -> None:
-    counted(make_module(), make_images(), method=method, budget=budget)
+    result, _ = counted(make_module(), make_images(), method=method, budget=budget)
+    assert int((result.forwards + result.backwards).sum()) <= 3 * budget
 
 
 def test_no_time_at_all_leaves_the_originals() -> None:
@@ -91,7 +93,7 @@ def test_stopping_ends_early_with_a_valid_result(method: Method, calls: int) -> 
     result, _ = counted(make_module(), make_images(), method=method, budget=400, stop=stop_after(calls))
     whole, _ = counted(make_module(), make_images(), method=method, budget=400)
     assert bool((result.forwards <= whole.forwards).all())
-    assert int(result.forwards.sum()) < int(whole.forwards.sum()) or method in ("greedy", "exact", "values")
+    assert int(result.forwards.sum()) < int(whole.forwards.sum()) or method in ("greedy", "exact", "values", "rank")
 
 
 def bounds_of(case: Linear) -> list[int]:
@@ -104,7 +106,7 @@ def test_an_image_is_finished_one_above_its_lower_bound() -> None:
     assert min(lower) >= 2
     open_ended = attack_details(case.network, case.images, case.labels, budget=3000)
     assert not bool(open_ended.optimal.any())
-    assert bool((open_ended.forwards + open_ended.backwards >= 3000).all())
+    assert int((open_ended.forwards + open_ended.backwards).sum()) >= 4 * 2900
     finished = attack_details(case.network, case.images, case.labels, lower=lower, budget=3000)
     assert bool(finished.optimal.all())
     assert torch.equal(finished.distance, open_ended.distance)
@@ -113,16 +115,17 @@ def test_an_image_is_finished_one_above_its_lower_bound() -> None:
     too_low = [bound - 1 for bound in lower]
     loose = attack_details(case.network, case.images, case.labels, lower=too_low, budget=3000)
     assert not bool(loose.optimal.any())
-    assert bool((loose.forwards + loose.backwards >= 3000).all())
+    assert int((loose.forwards + loose.backwards).sum()) >= 4 * 2900
 
 
-def test_finished_images_cost_nothing_while_others_go_on() -> None:
+def test_finished_images_leave_their_passes_to_others() -> None:
     case = make_linear(132, (1, 6, 6), 3, count=4)
     lower = bounds_of(case)
     alone = attack_details(case.network, case.images, case.labels, lower=lower)
     mixed = attack_details(case.network, case.images, case.labels, lower=[lower[0], 0, 0, lower[3]])
     spent = mixed.forwards + mixed.backwards
-    assert bool((spent[[1, 2]] >= 5000).all())
+    assert bool((spent[[1, 2]] >= 5500).all())
+    assert int(spent.sum()) <= 4 * 5000
     assert bool((spent[[0, 3]] <= 2 * (alone.forwards + alone.backwards)[[0, 3]]).all())
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from l0tre.attacks.auto import METHODS, schedule
+from l0tre.attacks.auto import METHODS, usable
 from l0tre.attacks.drive import carry_out
 from l0tre.attacks.meter import Meter
 from l0tre.attacks.random_search import _round, _Walk
@@ -82,6 +82,7 @@ def test_inputs_never_grow_and_stay_adversarial(
     before = start.clone()
     meter = Meter(plain_network(module, task.domain.shape, sample_bytes=2**10), len(start), MEMORY)
     result = METHODS[name].run(meter, task, start, torch.full((len(start),), limit), generator)
+    assert bool((meter.spent <= limit).all()), "more was spent than given"
     assert torch.equal(start, before), "the given inputs were changed in place"
     for row, (image, old, new) in enumerate(zip(task.images, before, result, strict=True)):
         unknown = torch.equal(image, old)
@@ -159,7 +160,7 @@ def test_a_false_success_does_not_survive_the_replay() -> None:
 
     task = replace(task, specification=AllRivals(steady(task.images).argmax(1)))
     meter = Meter(replace(network, forward=lying, reference=steady), len(task.images), MEMORY)
-    outcome = carry_out(meter, task, schedule("search", True), 100, 0)
+    outcome = carry_out(meter, task, usable("search", True), 100, 0)
     assert int(meter.forwards.sum()) > 0
     assert torch.equal(outcome.best, task.images)
     assert outcome.methods == ("", "", "")

@@ -208,7 +208,7 @@ def test_grad_modes_of_the_caller_make_no_difference(case: Linear) -> None:
 
 
 BAD: list[tuple[dict[str, object], type[Exception], str]] = [
-    ({"method": "magic"}, ConfigError, "'magic' is unknown: give auto, greedy, saliency"),
+    ({"method": "magic"}, ConfigError, "'magic' is unknown: give auto, greedy, linear"),
     ({"rounding": "4bit"}, ConfigError, "give none or 8bit"),
     ({"budget": 0}, ConfigError, "give 1 or more"),
     ({"time_budget": float("nan")}, ConfigError, "0 or more"),

@@ -1,5 +1,6 @@
 """The attacks as a part of an evaluation."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,11 @@ from torch import Tensor, nn
 import l0tre
 from l0tre.api.evaluate import anytime
 from l0tre.api.resume import resume
+from l0tre.domain import make_domain
 from l0tre.errors import ConfigError
-from l0tre.evaluation.problem import GuaranteeWish
+from l0tre.evaluation.attack_steps import strengthen_again
+from l0tre.evaluation.ledger import Ledger
+from l0tre.evaluation.problem import GuaranteeWish, Settings, make_problem, start
 from l0tre.store import read_snapshot
 from l0tre.tuning import Tuning
 
@@ -77,3 +81,29 @@ def test_a_negative_budget_is_refused() -> None:
     module, images = make_case()
     with pytest.raises(ConfigError, match="`attack_queries` is -1"):
         l0tre.evaluate(module, images, attack_queries=-1)
+
+
+def test_a_second_attack_goes_on_from_the_witness_and_stops_above_the_lower_bound() -> None:
+    module, images = make_case()
+    network = l0tre.load(module, input_shape=(1, 6, 6))
+    settings = Settings(max_t=1, guarantee="certified", attack_queries=400)
+    problem = make_problem(
+        network, images[:4], module(images[:4]).argmax(1), domain=make_domain((1, 6, 6)), settings=settings
+    )
+    state = start(problem)
+    ledger = Ledger(problem, state, None, lambda: False)
+    list(strengthen_again(ledger, [0, 1, 3], 60.0, 0))
+    first = [bounds.upper for bounds in state.bounds]
+    assert all(first[image] < 37 for image in (0, 1, 3))
+    assert first[2] == 37, "an image that it was not asked to attack"
+    queries = [bounds.queries for bounds in state.bounds]
+    assert 0 < queries[0] <= 3 * 800
+    # With the proofs at hand nothing is left to find, and nothing is spent.
+    state.bounds = [replace(bounds, lower=bounds.upper - 1) for bounds in state.bounds]
+    list(strengthen_again(ledger, [0, 1, 3], 60.0, 1))
+    assert [bounds.queries for bounds in state.bounds] == queries
+    # Without time neither.
+    state.bounds = [replace(bounds, lower=0) for bounds in state.bounds]
+    list(strengthen_again(ledger, [0, 1, 3], -1.0, 1))
+    assert [bounds.queries for bounds in state.bounds] == queries
+    assert [bounds.upper for bounds in state.bounds] == first

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from l0tre.adapters.counting import Counting
 from l0tre.adapters.peers import PEERS, Peer
@@ -21,6 +21,7 @@ from l0tre.evaluation.results import Excluded
 from l0tre.exhaustive.accumulate import changed_groups
 from l0tre.model.network import Network, exact_float32, margins
 from l0tre.model.sources import Source
+from l0tre.rules import Free
 
 __all__ = ["OWN", "AttackResult", "Comparison", "compare", "replay_results"]
 
@@ -103,6 +104,7 @@ def compare(
     domain: Domain | None = None,
     memory_bytes: int = 0,
     device: str = "auto",
+    own: bool = True,
     progress: Progress | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Comparison:
@@ -115,9 +117,11 @@ def compare(
         peers: Names from :data:`l0tre.adapters.peers.PEERS`.
         budget: Forwards + backwards for each image, as close as each attack's settings come to it.
         seed: For every attack.
-        domain: Pixels or features and their ranges. Peers know no masks and no own groups.
+        domain: Pixels or features, their ranges, and a mask. Peers know no own groups, and no mask either: with one
+            they get the images one by one, and what they do to values that may not change does nothing.
         memory_bytes: Bytes that batches may take; 0 for a share of what is free.
         device: Where to compute, if the network is not loaded yet.
+        own: Whether our attack is one of them.
         progress: Given an attack's name and the share of its budget that is spent.
         stop: Asked at every query; true ends the comparison, with what there is so far.
 
@@ -142,7 +146,7 @@ def compare(
     problem = make_problem(net, data.images, data.labels, indices=data.indices, domain=domain, settings=settings)
     job = _Job(problem, domain, budget, seed, progress or _silent, stop)
     results: list[AttackResult] = []
-    for name in (OWN, *peers):
+    for name in (OWN, *peers) if own else peers:
         if stop() and results:
             break
         results.append(_run(job, name))
@@ -164,12 +168,14 @@ def _silent(name: str, share: float) -> None:
 
 
 def _check_domain(domain: Domain) -> None:
-    whole = make_domain(domain.shape, groups=domain.unit) if domain.unit != "group" else None  # type: ignore[arg-type]
-    if whole is None or not torch.equal(whole.members, domain.members):
+    if domain.unit not in ("pixel", "feature") or not isinstance(domain.rules, Free):
         raise ConfigError(
-            "other attacks know no masks, frozen values or own groups: compare with pixels or features that may all "
-            "change (`groups`: pixel or feature)"
+            "other attacks know no own groups and no rules for values: compare with pixels or features (`groups`: "
+            "pixel or feature)"
         )
+    whole = make_domain(domain.shape, groups="pixel" if domain.unit == "pixel" else "feature")
+    if not bool(torch.isin(domain.ids, whole.ids).all()):
+        raise ConfigError("other attacks know no own groups: compare with pixels or features (`groups`)")
 
 
 @dataclass(frozen=True)
@@ -274,16 +280,43 @@ def _run_peer(
         raise ConfigError(f"it needs gradients, which {network.name} does not give")
     low, high = ends
     plain = _is_unit(low, high)
-    rows = max(1, job.problem.settings.memory_bytes // (GRADIENT * network.sample_bytes))
+    free = torch.zeros(images[0].numel(), dtype=torch.bool, device=images.device)
+    free[job.domain.members.to(images.device)] = True
+    masked, free = not bool(free.all()), free.reshape(images.shape[1:])
+    width = torch.where(high > low, high - low, 1)
+    rows = 1 if masked else max(1, job.problem.settings.memory_bytes // (GRADIENT * network.sample_bytes))
     for start in range(0, len(images), rows):
         part = images[start : start + rows]
-        inputs = part if plain else ((part - low) / (high - low)).clamp(0, 1)
+        inputs = part if plain else ((part - low) / width).clamp(0, 1)
+        model = _Frozen(counter, inputs, free) if masked else counter
         with torch.enable_grad():
-            found = peer.run(counter, inputs, labels[start : start + rows], job.budget, job.seed).detach()
+            found = peer.run(model, inputs, labels[start : start + rows], job.budget, job.seed).detach()
+        found = torch.where(free, found, inputs)
         if not plain:
             # There and back again is not exact: what the attack left alone stays the original.
             found = torch.where((found - inputs).abs() < NOISE, part, low + (high - low) * found)
         adversarial[start : start + rows] = found.to(adversarial)
+
+
+class _Frozen(nn.Module):
+    """A network that sees the original wherever nothing may change.
+
+    Args:
+        model: The network.
+        image: ``[1, *shape]``.
+        free: bool ``[*shape]``, what may change.
+    """
+
+    def __init__(self, model: nn.Module, image: Tensor, free: Tensor) -> None:
+        super().__init__()
+        self.model = model
+        self.constants = (image, free)  # buffers would be moved along with the module
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The scores of a batch."""
+        image, free = self.constants
+        scores: Tensor = self.model(torch.where(free, x, image))
+        return scores
 
 
 def _differentiable(network: Network, image: Tensor) -> bool:

@@ -11,8 +11,8 @@ from torch import Tensor
 from l0tre.api.inputs import Images, Labels, check_scale, fitting_threads, load_inputs
 from l0tre.api.steps import before_the_first_step
 from l0tre.attacks.attacked import Attacked
-from l0tre.attacks.auto import METHODS, schedule
-from l0tre.attacks.drive import Outcome, Progress, carry_out, replays
+from l0tre.attacks.auto import METHODS, usable
+from l0tre.attacks.drive import Outcome, Progress, block_size, carry_out, replays
 from l0tre.attacks.meter import Meter, has_gradients
 from l0tre.attacks.task import LEVELS, Task, rounded, towards
 from l0tre.data import Dataset
@@ -57,7 +57,8 @@ def attack(
         images: ``[images, *shape]`` in the domain.
         labels: The class that each image must leave, or reach if ``targeted``; default the network's decisions.
         targeted: Whether ``labels`` are to be reached.
-        method: ``auto``, or one of ``greedy``, ``saliency``, ``local``, ``values``, ``search``, ``exact``.
+        method: ``auto``, or one of ``greedy``, ``linear``, ``saliency``, ``local``, ``rank``, ``values``, ``search``,
+            ``exact``.
         unit: What counts as one change: ``pixel``, ``feature``, ``auto`` (pixels for images), or group numbers.
         mask: True where values may change, see :func:`l0tre.make_domain`.
         low: Smallest value, likewise.
@@ -163,17 +164,20 @@ def attack_details(
         open_ = _undecided(view, flat[rows], wanted[rows], label[rows], scores[rows], targeted)
         found.as_it_is[rows[~open_]] = True
         rows = rows[open_]
-        task = Task(
-            flat[rows],
-            AllRivals(label[rows]),
-            domain.to(net.device),
-            least.to(net.device)[rows] + 1,
-            rounding == "8bit",
-        )
-        meter = Meter(view, len(rows), memory_bytes, halted)
-        with using_threads(threads):
-            outcome = carry_out(meter, task, schedule(method, gradients), budget, seed, progress)
-        found.add(rows, outcome, meter)
+        extra = 0
+        for some in rows.split(block_size(view, memory_bytes)) if len(rows) else ():
+            task = Task(
+                flat[some],
+                AllRivals(label[some]),
+                domain.to(net.device),
+                least.to(net.device)[some] + 1,
+                rounding == "8bit",
+            )
+            meter = Meter(view, len(some), memory_bytes, halted)
+            with using_threads(threads):
+                outcome = carry_out(meter, task, usable(method, gradients), budget, seed, progress, extra)
+            extra += budget * len(some) - int(meter.spent.sum())
+            found.add(some, outcome, meter)
     return found.result(net, domain, least, targeted, time.monotonic() - began, _notes(net, method, gradients))
 
 

@@ -1,4 +1,4 @@
-"""Methods by their names, and the schedule that runs them one after the other under one budget."""
+"""Methods by their names."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -8,16 +8,18 @@ import torch
 from torch import Tensor
 
 from l0tre.attacks.greedy import exact, greedy
+from l0tre.attacks.linear import linear
 from l0tre.attacks.local_search import local
 from l0tre.attacks.meter import Meter
 from l0tre.attacks.random_search import search
+from l0tre.attacks.rank import rank
 from l0tre.attacks.revalue import shrink
 from l0tre.attacks.saliency import saliency
-from l0tre.attacks.task import Task
+from l0tre.attacks.task import Task, Worker
 
-__all__ = ["METHODS", "Method", "Stage", "schedule"]
+__all__ = ["AUTO", "METHODS", "Method", "usable"]
 
-Run = Callable[[Meter, Task, Tensor, Tensor, torch.Generator], Tensor]
+Start = Callable[[Meter, Task, torch.Generator], Worker]
 
 
 @dataclass(frozen=True)
@@ -25,68 +27,61 @@ class Method:
     """One way to find smaller adversarial inputs.
 
     Attributes:
-        run: From meter, task, best inputs so far, queries at which each image stops, and chance to better inputs.
+        start: From meter, task and chance to the method at work on its images.
         gradients: Whether the network must be differentiable.
         between: Whether it also gives values between the ends of their ranges.
+        divisible: Whether a small part of a budget is as useful to it as the same part of a large one.
         description: One line for people.
     """
 
-    run: Run
+    start: Start
     gradients: bool
     between: bool
+    divisible: bool
     description: str
 
-
-@dataclass(frozen=True)
-class Stage:
-    """A method in its turn.
-
-    Attributes:
-        method: A key of :data:`METHODS`.
-        share: Of what is left of an image's budget, from 0 to 1.
-        least: Queries below which the method is of little use; it may take them, up to half of what is left.
-        floor: Images with so many changed groups or fewer are left to later stages.
-        ceiling: Images with more changed groups are left alone; 0 for no such limit. Where no adversarial input is
-            known, gradients have failed, and methods without them try all the same.
-    """
-
-    method: str
-    share: float
-    least: int = 0
-    floor: int = 0
-    ceiling: int = 0
+    def run(self, meter: Meter, task: Task, best: Tensor, limit: Tensor, generator: torch.Generator) -> Tensor:
+        """Start and work once."""
+        return self.start(meter, task, generator)(best, limit)
 
 
-def _plain(run: Callable[[Meter, Task, Tensor, Tensor], Tensor]) -> Run:
-    return lambda meter, task, best, limit, _: run(meter, task, best, limit)
+def _plain(run: Callable[[Meter, Task, Tensor, Tensor], Tensor]) -> Start:
+    """A method that begins anew each time and needs no chance."""
+    return lambda meter, task, _: lambda best, limit: run(meter, task, best, limit)
+
+
+def _random(run: Callable[[Meter, Task, Tensor, Tensor, torch.Generator], Tensor]) -> Start:
+    """A method that begins anew each time."""
+    return lambda meter, task, generator: lambda best, limit: run(meter, task, best, limit, generator)
 
 
 METHODS: Mapping[str, Method] = MappingProxyType(
     {
-        "greedy": Method(_plain(greedy), False, False, "the paper's: rank singles and pairs, accumulate, tighten"),
-        "saliency": Method(_plain(saliency), True, True, "descent on a smooth count of changes (sigma-zero's idea)"),
-        "local": Method(local, True, False, "add, swap and drop groups towards every near class, led by gradients"),
-        "values": Method(_plain(shrink), True, True, "fewer groups with other values, also between the ends"),
-        "search": Method(search, False, False, "random exchanges without gradients (Sparse-RS's idea)"),
-        "exact": Method(_plain(exact), False, False, "all single groups, then all pairs, at the ends of their ranges"),
+        "greedy": Method(
+            _plain(greedy), False, False, False, "the paper's: rank singles and pairs, accumulate, tighten"
+        ),
+        "linear": Method(
+            _plain(linear), True, False, False, "the fewest groups that linear models say suffice, averaged"
+        ),
+        "saliency": Method(
+            _plain(saliency), True, True, True, "descent on a smooth count of changes (sigma-zero's idea)"
+        ),
+        "local": Method(
+            local, True, False, True, "add, swap and drop groups towards every near class, led by gradients"
+        ),
+        "rank": Method(rank, False, False, False, "all single groups, from the original and for two others"),
+        "values": Method(
+            _plain(shrink), True, True, True, "fewer groups with other values, also between the ends of their ranges"
+        ),
+        "search": Method(_random(search), False, False, True, "random exchanges without gradients (Sparse-RS's idea)"),
+        "exact": Method(_plain(exact), False, False, False, "all single groups, then all pairs, at the ends"),
     }
 )
-
-# What auto runs. A quarter goes to other ideas than the local search: where gradients mislead, only they help. Trying
-# all single groups is a safer way from two changed groups to one than looking for the right one.
-WITH_GRADIENTS = (
-    Stage("saliency", 0.1, least=200),
-    Stage("local", 0.85, floor=2),
-    Stage("exact", 0.9, ceiling=3),
-    Stage("local", 0.85, ceiling=2),
-    Stage("values", 0.4),
-    Stage("search", 1.0),
-)
-WITHOUT_GRADIENTS = (Stage("search", 0.3), Stage("greedy", 0.8), Stage("search", 0.9), Stage("exact", 1.0))
+AUTO = ("local", "rank", "exact", "saliency", "values", "search")
 
 
-def schedule(method: str, gradients: bool, *, ends_only: bool = False) -> tuple[Stage, ...]:
-    """The stages behind a method's name.
+def usable(method: str, gradients: bool, *, ends_only: bool = False) -> tuple[str, ...]:
+    """The methods behind a name.
 
     Args:
         method: A key of :data:`METHODS`, or ``auto``.
@@ -94,9 +89,11 @@ def schedule(method: str, gradients: bool, *, ends_only: bool = False) -> tuple[
         ends_only: Leave out methods that give values between the ends of their ranges.
 
     Returns:
-        Stages, in order; none if the method needs gradients and there are none.
+        Keys; none if the method needs gradients and there are none.
     """
-    stages = (WITH_GRADIENTS if gradients else WITHOUT_GRADIENTS) if method == "auto" else (Stage(method, 1.0),)
-    methods = [METHODS[stage.method] for stage in stages]
-    usable = [(gradients or not m.gradients) and not (ends_only and m.between) for m in methods]
-    return tuple(stage for stage, can in zip(stages, usable, strict=True) if can)
+    names = AUTO if method == "auto" else (method,)
+    return tuple(
+        name
+        for name in names
+        if (gradients or not METHODS[name].gradients) and not (ends_only and METHODS[name].between)
+    )

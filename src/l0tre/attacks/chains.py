@@ -6,13 +6,17 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
+from l0tre.attacks.linear import approach, from_both_sides
 from l0tre.attacks.meter import Meter
+from l0tre.attacks.rows import places
 from l0tre.attacks.task import Task
+from l0tre.exhaustive.accumulate import changed_groups
 
-__all__ = ["LEAST_CHAINS", "MOST_RIVALS", "Chains", "begin", "join", "pick", "restart", "survivors"]
+__all__ = ["LEAST_CHAINS", "MOST_RIVALS", "Chains", "begin", "from_best", "join", "pick", "restart", "survivors"]
 
 MOST_RIVALS = 9  # classes that are aimed at: those with the highest scores
-RIVAL_QUERIES = 100  # what an image must be able to spend on each of them
+RIVAL_QUERIES = 30  # what an image must be able to spend on each of them
+BARRED = 0.3  # of the groups of the best input stay as they are where a chain begins again
 LEAST_CHAINS = 3  # of an image with fewer rivals: the others differ by chance
 # Steps since the image's last success, and how many chains go on from there: the search narrows to the nearest classes.
 NARROWING = ((1, 5), (12, 3))
@@ -54,44 +58,56 @@ def join(parts: Sequence[Chains]) -> Chains:
     return Chains(*(torch.cat([getattr(part, field.name) for part in parts]) for field in fields(Chains)))
 
 
-def begin(meter: Meter, task: Task, best: Tensor, rows: Tensor, queries: int) -> Chains:
-    """Chains from the original to every near class, and from the best adversarial input to what it is taken for.
+def begin(meter: Meter, task: Task, best: Tensor, rows: Tensor, limit: Tensor) -> Chains:
+    """A chain towards every near class, from where linear models lead, and one from the best adversarial input.
 
     Args:
         meter: Counts the queries; its images are those of the task.
         task: What is attacked.
-        best: float32 ``[images, values]``, adversarial inputs; the original where none is known.
+        best: float32 ``[images, values]``, adversarial inputs; the original where none is known. Smaller ones that are
+            met on the way are written into it.
         rows: int64, the images to begin with.
-        queries: What each of them can spend: with little, fewer classes are aimed at.
+        limit: int64 ``[images]``, passes of the meter that are not exceeded: with few, fewer classes are aimed at.
 
     Returns:
         The chains.
     """
     device = task.images.device
+    rows = rows[meter.affords(rows, limit)]
 
     def originals(start: int, stop: int) -> Tensor:
         return task.images[rows[start:stop]]
 
     scores = meter.scores(rows, originals)
     specification = task.specification.pick(rows)
-    most = specification.rivals(scores.shape[1]).shape[1]
+    most = min(MOST_RIVALS, specification.rivals(scores.shape[1]).shape[1])
     scores = specification.rival_scores(scores)
-    count = min(MOST_RIVALS, most, max(2, queries // RIVAL_QUERIES))
-    rivals = scores.topk(count, 1).indices
-    copies = -(-LEAST_CHAINS // count)
-    rivals = rivals.repeat(1, copies)
-    shaken = torch.arange(rivals.shape[1], device=device) >= count
-    image = rows.repeat_interleave(rivals.shape[1])
-    chains = _make(task, image, rivals.flatten(), task.images[image], shaken.repeat(len(rows)))
+    rivals = scores.topk(most, 1).indices
+    above = torch.zeros(len(task.images), dtype=torch.bool, device=device)
+    above[rows] = from_both_sides(meter, task, best, rows, limit)
+    wanted = ((limit - meter.spent)[rows] // RIVAL_QUERIES).clamp(min=1)
+    copies = -(-LEAST_CHAINS // most)
+    used = (torch.arange(most, device=device) < wanted[:, None]).repeat(1, copies)
+    shaken = (torch.arange(most * copies, device=device) >= most).expand_as(used)
+    image = rows[:, None].expand_as(used)[used]
+    rival, shaken = rivals.repeat(1, copies)[used], shaken[used]
+    x = task.images[image]
+    plain = (~shaken).nonzero()[:, 0]
+    x[plain] = approach(meter, task, best, image[plain], rival[plain], limit, above=above[image[plain]])
+    chains = _make(task, image, rival, x, shaken)
+    return join([chains, from_best(meter, task, best, rows, limit)])
+
+
+def from_best(meter: Meter, task: Task, best: Tensor, rows: Tensor, limit: Tensor) -> Chains:
+    """A chain from the best adversarial input of each of some images, towards what it is taken for."""
     known = rows[task.part(rows).sizes(best[rows]) <= task.domain.groups]
-    if not len(known):
-        return chains
+    known = known[meter.affords(known, limit)]
 
     def adversarial(start: int, stop: int) -> Tensor:
         return best[known[start:stop]]
 
     reached = task.specification.pick(known).rival_scores(meter.scores(known, adversarial)).argmax(1)
-    return join([chains, _make(task, known, reached, best[known], torch.zeros_like(known, dtype=torch.bool))])
+    return _make(task, known, reached, best[known], torch.zeros_like(known, dtype=torch.bool))
 
 
 def _make(task: Task, image: Tensor, rival: Tensor, x: Tensor, shaken: Tensor) -> Chains:
@@ -100,11 +116,22 @@ def _make(task: Task, image: Tensor, rival: Tensor, x: Tensor, shaken: Tensor) -
     return Chains(image, rival, x, tabu, least, torch.zeros_like(image), shaken)
 
 
-def restart(chains: Chains, which: Tensor, images: Tensor) -> Chains:
-    """Send some chains (a mask) back to their originals ``images[chain.image]``, from now on with chance."""
+def restart(
+    meter: Meter, task: Task, best: Tensor, chains: Chains, which: Tensor, limit: Tensor, generator: torch.Generator
+) -> Chains:
+    """Begin some chains (a mask) again, from now on with chance: without a part of the groups that are changed now."""
+    rows = which.nonzero()[:, 0]
+    if not len(rows):
+        return chains
+    image = chains.image[rows]
+    changed = changed_groups(task.domain, task.images[image], best[image])
+    barred = changed & (torch.rand(changed.shape, generator=generator, device=changed.device) < BARRED)
+    x = chains.x.clone()
+    above = torch.rand(len(rows), generator=generator, device=x.device) < 0.5
+    x[rows] = approach(meter, task, best, image, chains.rival[rows], limit, barred=barred, above=above)
     return replace(
         chains,
-        x=torch.where(which[:, None], images[chains.image], chains.x),
+        x=x,
         tabu=chains.tabu.masked_fill(which[:, None], 0),
         least=chains.least.masked_fill(which, float("inf")),
         stale=chains.stale.masked_fill(which, 0),
@@ -123,10 +150,8 @@ def survivors(chains: Chains, since: Tensor) -> Tensor:
         bool ``[chains]``.
     """
     order = chains.least.argsort(stable=True)
-    order = order[chains.image[order].argsort(stable=True)]
-    images = chains.image[order]
     rank = torch.empty_like(order)
-    rank[order] = torch.arange(len(order), device=order.device) - torch.searchsorted(images, images)
+    rank[order] = places(chains.image[order])
     most = torch.full_like(since, len(chains))
     for steps, count in NARROWING:
         most = torch.where(since >= steps, count, most)

@@ -1,29 +1,33 @@
-"""Runs a schedule of methods on a task, replays what it found, and says which method found it."""
+"""Runs methods on a task, replays what they found, and says which method found it."""
 
+import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from l0tre.attacks.auto import METHODS, Stage
+from l0tre.attacks.auto import METHODS
+from l0tre.attacks.chains import LEAST_CHAINS, MOST_RIVALS
 from l0tre.attacks.meter import Meter
-from l0tre.attacks.task import Task
+from l0tre.attacks.portfolio import portfolio
+from l0tre.attacks.task import Task, Worker
 from l0tre.halting import Halted
 from l0tre.model.network import Network
 from l0tre.objective import Specification
 
-__all__ = ["Outcome", "Progress", "carry_out", "replays"]
+__all__ = ["Outcome", "Progress", "block_size", "carry_out", "replays"]
 
 Progress = Callable[[str, float, float], None]
 
+ARRAYS = 12  # arrays of a chain's size that a step of the local search holds
 TOLD_EVERY = 0.2  # seconds between two calls of progress
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a schedule found, one row for each image.
+    """What methods found, one row for each image.
 
     Attributes:
         best: float32 ``[images, values]`` on the network's device; the original where nothing was found.
@@ -34,47 +38,71 @@ class Outcome:
     methods: tuple[str, ...]
 
 
+def block_size(network: Network, memory: int) -> int:
+    """Images that are attacked together: what methods keep about them fits the memory.
+
+    Args:
+        network: What is attacked.
+        memory: Bytes.
+    """
+    chains = min(MOST_RIVALS, network.classes - 1) + LEAST_CHAINS
+    return max(1, memory // (4 * ARRAYS * chains * math.prod(network.input_shape)))
+
+
 def carry_out(
-    meter: Meter, task: Task, stages: tuple[Stage, ...], budget: int, seed: int, progress: Progress | None = None
+    meter: Meter,
+    task: Task,
+    names: Sequence[str],
+    budget: int,
+    seed: int,
+    progress: Progress | None = None,
+    extra: int = 0,
+    known: Tensor | None = None,
 ) -> Outcome:
-    """Run stages one after the other; each begins with the best inputs so far.
+    """Run one method, or several as a portfolio; each begins with the best inputs so far.
 
     Args:
         meter: Network and counters, for the images of the task.
         task: What is attacked.
-        stages: What to run.
-        budget: Forward and backward passes for each image, all stages together.
+        names: Keys of :data:`METHODS`.
+        budget: Forward and backward passes for each image, all methods together. What images that are finished leave
+            is for the others.
         seed: Of all chance.
-        progress: Told the stage's name, the share of the budget that is spent, and the mean distance so far.
+        progress: Told the method at work, the share of the budget that is spent, and the mean distance so far.
+        extra: Passes for all images together, on top: what other images have left.
+        known: float32 ``[images, values]``, adversarial inputs to begin with; the original where there is none.
 
     Returns:
         The smallest inputs that the network's source, on the CPU, agrees about.
     """
     generator = torch.Generator(device=task.images.device).manual_seed(seed)
-    best = task.images.clone()
+    best = (task.images if known is None else known).clone()
     methods = [""] * len(best)
-    for stage in stages:
-        sizes = task.sizes(best)
-        if meter.halted() or not bool(((sizes > task.enough) & (meter.spent < budget)).any()):
-            break
-        allowed = (sizes <= stage.ceiling) | (stage.ceiling == 0)
-        if not METHODS[stage.method].gradients:
-            allowed |= sizes > task.domain.groups
-        left = (budget - meter.spent).clamp(min=0)
-        share = torch.maximum(stage.share * left, (left / 2).clamp(max=stage.least))
-        limit = meter.spent + (share * allowed).long()
+    workers: dict[str, Worker] = {}
+
+    def turn(name: str, limit: Tensor) -> None:
+        if name not in workers:
+            workers[name] = METHODS[name].start(meter, task, generator)
         if progress is not None:
-            meter.watch = _teller(meter, task, best, stage.method, budget, progress)
-        some = replace(task, enough=task.enough.clamp(min=stage.floor))
+            meter.watch = _teller(meter, task, best, name, budget, progress)
         meter.clock.start()
         try:
-            new = METHODS[stage.method].run(meter, some, best, limit, generator)
+            new = workers[name](best, limit)
         except Halted:
             new = meter.best
-        for row in (task.sizes(new) < task.sizes(best)).nonzero()[:, 0].tolist():
-            if replays(meter.network, new[row], task.specification.pick([row])):
-                best[row] = new[row]
-                methods[row] = stage.method
+        smaller = (task.sizes(new) < task.sizes(best)).nonzero()[:, 0]
+        for rows in smaller.split(meter.batcher.rows) if len(smaller) else ():
+            scores = meter.network.source_scores(new[rows].reshape(-1, *meter.network.input_shape))
+            right = rows[(task.specification.pick(rows).to(scores.device).margins(scores) < 0).to(rows.device)]
+            best[right] = new[right]
+            for row in right.tolist():
+                methods[row] = name
+
+    if len(names) == 1:
+        if not meter.halted():
+            turn(names[0], torch.full_like(meter.spent, budget))
+    else:
+        portfolio(meter, task, names, budget * len(best) + extra, lambda: task.sizes(best), turn, generator)
     return Outcome(best, tuple(methods))
 
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from l0tre.attacks.meter import Meter
 from l0tre.attacks.task import Task, keep_smaller
-from l0tre.exhaustive.accumulate import accumulate, tighten
+from l0tre.exhaustive.accumulate import PREFIXES, accumulate, longest, tighten
 from l0tre.exhaustive.describe import describe
 from l0tre.exhaustive.grid_scan import Level, make_level
 from l0tre.exhaustive.progress import GridProgress, advance, begin
@@ -29,9 +29,9 @@ def greedy(meter: Meter, task: Task, best: Tensor, limit: Tensor) -> Tensor:
         meter: Network and counters, for the images of the task.
         task: What is attacked.
         best: float32 ``[images, values]``, adversarial inputs; the original where none is known.
-        limit: int64 ``[images]``, forward and backward passes of the meter at which an image stops. A level that needs
-            more is left out, but single groups are ranked in any case where nothing is known yet. A grid point that is
-            decided from a window counts as the share of a forward pass that it costs.
+        limit: int64 ``[images]``, forward and backward passes of the meter that are not exceeded. A level that needs
+            more is left out. A grid point that is decided from a window counts as the share of a forward pass that
+            it costs.
 
     Returns:
         float32 ``[images, values]``, inputs that are no larger.
@@ -58,6 +58,10 @@ def exact(meter: Meter, task: Task, best: Tensor, limit: Tensor) -> Tensor:
 
 def _levels(meter: Meter, task: Task, best: Tensor, limit: Tensor, *, accumulating: bool) -> Tensor:
     best = meter.working_copy(best)
+    sizes = task.sizes(best)
+    few = sizes <= max(LEVELS) + 1
+    if not bool(((sizes > task.enough) & (few | (sizes > task.domain.groups) | accumulating)).any()):
+        return best
     grid = make_grid(task.domain, 1.0, colours="corners").to(task.images.device)
     engine = choose_engine(meter.network, task.domain, grid, meter.tuning)
     for t in LEVELS:
@@ -66,10 +70,9 @@ def _levels(meter: Meter, task: Task, best: Tensor, limit: Tensor, *, accumulati
         level = make_level(task.domain, grid, t)
         scanner, most, width = make_scanner(engine, level, meter.batcher, meter.memory, meter.tuning)
         saving = describe(engine).saving if isinstance(scanner, WindowScanner) else 1.0
-        cost = math.ceil(level.sets * level.points / saving)
-        cost += 2 * min(level.sets, task.domain.groups) * accumulating
+        cost = math.ceil(level.sets * level.points / saving) + 2  # the best of each ranking is looked at again
         sizes = task.sizes(best)
-        affordable = (meter.spent + cost <= limit) | ((sizes > task.domain.groups) & (accumulating and t == 1))
+        affordable = meter.spent + cost <= limit
         useful = (sizes > t) if accumulating else (sizes == t + 1) | (sizes > task.domain.groups)
         rows = ((sizes > task.enough) & useful & affordable).nonzero()[:, 0]
         if not len(rows) or meter.halted():
@@ -81,19 +84,28 @@ def _levels(meter: Meter, task: Task, best: Tensor, limit: Tensor, *, accumulati
                 stop = min(partial.position + max(1, width // len(block)), level.sets)
                 partial = advance(partial, scan(partial.position, stop))
             meter.charge(block, math.ceil(partial.position * level.points / saving))
-            best[block] = _gather(meter, task.part(block), best[block], block, level, partial, accumulating)
+            best[block] = _gather(meter, task.part(block), best[block], block, level, partial, limit, accumulating)
     return best
 
 
 def _gather(
-    meter: Meter, task: Task, best: Tensor, owner: Tensor, level: Level, partial: GridProgress, accumulating: bool
+    meter: Meter,
+    task: Task,
+    best: Tensor,
+    owner: Tensor,
+    level: Level,
+    partial: GridProgress,
+    limit: Tensor,
+    accumulating: bool,
 ) -> Tensor:
     """What the ranked sets give: the first one alone, or as many as it takes."""
     for ranking in (partial.by_margin, partial.by_score):
         first = ranking
         if not accumulating:
             first = Ranking(ranking.values[:, :1], ranking.sets[:, :1], ranking.points[:, :1])
-        found, changed, each = accumulate(meter.batcher, level, task.images, task.specification, first)
+        left = (limit - meter.spent)[owner]
+        width = min(PREFIXES, longest(first))
+        found, changed, each = accumulate(meter.batcher, level, task.images, task.specification, first, left, width)
         meter.charge(owner, each)
         hits = found.nonzero()[:, 0]
         if accumulating:
@@ -104,6 +116,7 @@ def _gather(
                 task.specification.pick(hits),
                 changed[hits],
                 meter.halted,
+                (limit - meter.spent)[owner[hits]],
             )
             meter.charge(owner[hits], queries)
             changed = changed.index_copy(0, hits, smaller)

@@ -11,20 +11,20 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from l0tre.admission import allowed_vectors, ends
-from l0tre.attacks.chains import LEAST_CHAINS, MOST_RIVALS, Chains, begin, pick, restart, survivors
+from l0tre.attacks.chains import Chains, begin, from_best, join, pick, restart, survivors
 from l0tre.attacks.meter import Meter
-from l0tre.attacks.task import Task
-from l0tre.exhaustive.accumulate import changed_groups, flipped, tighten
-from l0tre.rules import Rules
+from l0tre.attacks.promises import group_sums, promises
+from l0tre.attacks.rows import lowest
+from l0tre.attacks.task import Task, Worker
+from l0tre.exhaustive.accumulate import changed_groups, flipped
 
 __all__ = ["local"]
 
-ADDITIONS, SWAPS, REVALUES = 8, 16, 2  # candidates of one step that are queried
+ADDITIONS, SWAPS, REVALUES, DROPS = 4, 8, 2, 4  # candidates of one step that are queried
+LEAST_STEP = 3  # passes without which a step has no candidate
 TABU = (8, 12)  # steps for which a dropped group stays away, drawn anew each time
 PATIENCE = 25  # steps without progress after which a chain begins again
 SHAKE = 0.5  # largest share by which chance changes what a gradient promises
-CHAIN_ARRAYS = 12  # arrays of a chain's size that a step holds
 
 
 @dataclass(frozen=True)
@@ -44,63 +44,92 @@ class Moves:
     size: Tensor
 
 
-def local(meter: Meter, task: Task, best: Tensor, limit: Tensor, generator: torch.Generator) -> Tensor:
+@dataclass
+class _State:
+    """Where the search stands between two turns.
+
+    Attributes:
+        begun: bool ``[images]``.
+        since: int64 ``[images]``, steps since an image's last success; 0 before the first one.
+        sizes: int64 ``[images]``, of the best inputs when the search last saw them.
+        chains: Of all images.
+        step: Number of the next step.
+    """
+
+    begun: Tensor
+    since: Tensor
+    sizes: Tensor
+    chains: Chains | None = None
+    step: int = 0
+
+
+def local(meter: Meter, task: Task, generator: torch.Generator) -> Worker:
     """Look for smaller adversarial inputs around the best ones known, or from the originals.
 
     Args:
-        meter: Network and counters, for the images of the task.
+        meter: Network and counters, for the images of the task; the network needs gradients.
         task: What is attacked.
-        best: float32 ``[images, values]``, adversarial inputs; the original where none is known.
-        limit: int64 ``[images]``, queries of the meter at which an image stops, to within one step.
         generator: For chance, on the network's device.
 
     Returns:
-        float32 ``[images, values]``, inputs that are no larger.
+        The method; it goes on where it stopped.
     """
-    best = meter.working_copy(best)
-    rivals = min(MOST_RIVALS, meter.network.classes - 1) + LEAST_CHAINS
-    each = 4 * CHAIN_ARRAYS * rivals * task.images.shape[1]
-    block = max(1, meter.memory // each)
-    for rows in torch.arange(len(best), device=best.device).split(block):
-        _search(meter, task, best, rows, limit, generator)
-    return best
+    sizes = task.sizes(task.images)
+    state = _State(torch.zeros_like(sizes, dtype=torch.bool), torch.zeros_like(sizes), sizes)
+
+    def work(best: Tensor, limit: Tensor) -> Tensor:
+        best = meter.working_copy(best)
+        _search(meter, task, best, limit, state, generator)
+        return best
+
+    return work
 
 
-def _search(meter: Meter, task: Task, best: Tensor, rows: Tensor, limit: Tensor, generator: torch.Generator) -> None:
-    """Improve ``best`` in place, for some images."""
-    sizes = task.sizes(best)
-    rows = rows[((sizes > task.enough) & (meter.spent < limit))[rows]]
-    if not len(rows):
+def _search(meter: Meter, task: Task, best: Tensor, limit: Tensor, state: _State, generator: torch.Generator) -> None:
+    """Improve ``best`` in place."""
+    turn = (task.sizes(best) > task.enough) & (meter.spent < limit)
+    fresh = (turn & ~state.begun).nonzero()[:, 0]
+    if len(fresh):
+        state.begun[fresh] = True
+        new = begin(meter, task, best, fresh, limit)
+        state.chains = new if state.chains is None else join([state.chains, new])
+    if state.chains is None:
         return
-    chains = begin(meter, task, best, rows, int((limit - meter.spent)[rows].min()))
-    since = torch.zeros_like(sizes)
-    step = 0
-    while not meter.halted():
-        open_ = (meter.spent < limit) & (sizes > task.enough)
-        chains = pick(chains, open_[chains.image] & survivors(chains, since))
-        if not len(chains):
-            return
-        chains, found, inputs = _step(meter, task, chains, sizes[chains.image] - 1, step, generator)
-        since += sizes <= task.domain.groups
-        if len(found):
-            smaller, queries = tighten(
-                meter.batcher, task.domain, task.images[found], task.specification.pick(found), inputs, meter.halted
-            )
-            meter.charge(found, queries)
-            best[found] = smaller
-            sizes[found] = task.part(found).sizes(smaller)
-            since[found] = 1
-            fresh = torch.isin(chains.image, found)
-            chains = replace(chains, least=chains.least.masked_fill(fresh, float("inf")))
-        tired = chains.stale >= PATIENCE
-        # From the original no slope leads anywhere, and beginning there again would change nothing.
-        stuck = tired & (chains.x == task.images[chains.image]).all(1)
-        chains = restart(pick(chains, ~stuck), tired[~stuck], task.images)
-        step += 1
+    # What other methods have found meanwhile is a place to go on from.
+    better = (turn & (task.sizes(best) < state.sizes) & state.begun).nonzero()[:, 0]
+    better = better[~torch.isin(better, fresh)]
+    if len(better):
+        state.chains = join([state.chains, from_best(meter, task, best, better, limit)])
+    resting = pick(state.chains, ~turn[state.chains.image])
+    chains = pick(state.chains, turn[state.chains.image])
+    try:
+        while not meter.halted():
+            sizes = task.sizes(best)
+            state.since = torch.where(sizes < state.sizes, torch.clamp(state.since, max=1), state.since)
+            state.sizes = sizes
+            chains = pick(chains, survivors(chains, state.since))
+            able = ((sizes > task.enough)[chains.image]) & meter.affords(chains.image, limit, LEAST_STEP)
+            if not bool(able.any()):
+                break
+            waiting, moving = pick(chains, ~able), pick(chains, able)
+            moving, found, inputs = _step(meter, task, moving, sizes[moving.image] - 1, limit, state.step, generator)
+            state.since[moving.image.unique()] += (sizes <= task.domain.groups)[moving.image.unique()].long()
+            if len(found):
+                best[found] = inputs
+                state.since[found] = 1
+                better = torch.isin(moving.image, found)
+                moving = replace(moving, least=moving.least.masked_fill(better, float("inf")))
+            # At the original nothing is promised: no step leads anywhere.
+            moving = pick(moving, (moving.stale == 0) | (moving.x != task.images[moving.image]).any(1))
+            moving = restart(meter, task, best, moving, moving.stale >= PATIENCE, limit, generator)
+            chains = join([waiting, moving])
+            state.step += 1
+    finally:
+        state.chains = join([resting, chains])
 
 
 def _step(
-    meter: Meter, task: Task, chains: Chains, aim: Tensor, step: int, generator: torch.Generator
+    meter: Meter, task: Task, chains: Chains, aim: Tensor, limit: Tensor, step: int, generator: torch.Generator
 ) -> tuple[Chains, Tensor, Tensor]:
     """Move every chain to its best neighbour.
 
@@ -115,18 +144,21 @@ def _step(
         return _lead(scores, specification.labels[rows], chains.rival[rows])
 
     _, slope = meter.gradients(chains.image, chains.x, lead)
-    gain, corner = _promises(task, chains, slope, step, generator)
-    cost = _group_sums(task, slope * (task.images[chains.image] - chains.x))
-    swaps = _swaps(gain, cost.masked_fill(~support, float("inf")), size, size == aim)
-    moves = _join(_join(_additions(gain, support, size, aim), swaps), _drops(support & (size > aim)[:, None], size))
+    gain, corner = promises(task, task.images[chains.image], chains.x, slope)
+    gain = _shaken(gain, chains, step, generator)
+    cost = group_sums(task, slope * (task.images[chains.image] - chains.x)).masked_fill(~support, float("inf"))
+    swaps = _swaps(gain, cost, size, size == aim)
+    moves = _join(_join(_additions(gain, support, size, aim), swaps), _drops(cost, size, aim))
+    afforded = meter.affords(chains.image[moves.chain], limit).nonzero()[:, 0]
+    moves = Moves(moves.chain[afforded], moves.out[afforded], moves.in_[afforded], moves.size[afforded])
     scores = _query(meter, task, chains, corner, moves)
     value = lead(scores, moves.chain)
     hit = flipped(scores, specification.pick(moves.chain)) & (moves.size <= aim[moves.chain])
     worth = specification.pick(moves.chain).margins(scores).masked_fill(~hit, float("inf"))
-    best = _lowest(worth, chains.image[moves.chain], len(task.images))
+    best = lowest(worth, chains.image[moves.chain], len(task.images))
     found = (best >= 0).nonzero()[:, 0]
     inputs = _moved(task, chains, corner, moves, best[found])
-    chosen = _lowest(value, moves.chain, len(chains))
+    chosen = lowest(value, moves.chain, len(chains))
     return _advance(task, chains, corner, moves, chosen, value, size == aim, step, generator), found, inputs
 
 
@@ -134,48 +166,18 @@ def _lead(scores: Tensor, labels: Tensor, rivals: Tensor) -> Tensor:
     return (scores.gather(1, labels[:, None]) - scores.gather(1, rivals[:, None]))[:, 0]
 
 
-def _promises(
-    task: Task, chains: Chains, slope: Tensor, step: int, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    """What changing each group promises to a linear model: gain ``[chains, groups]``, values ``[chains, values]``."""
-    domain = task.domain
-    originals = task.images[chains.image]
-    low, high = ends(domain, originals)
-    down, up = slope * (low - chains.x), slope * (high - chains.x)
-    corner = torch.where(down < up, low, high)
-    gain = _group_sums(task, torch.minimum(down, up))
-    if isinstance(domain.rules, Rules) and len(domain.rules.listed):
-        gain, corner = _best_listed(task, domain.rules, originals, chains.x, slope, gain, corner)
+def _shaken(gain: Tensor, chains: Chains, step: int, generator: torch.Generator) -> Tensor:
+    """Promises ``[chains, groups]`` that may be believed: none of tabu groups, some blurred by chance."""
     noise = torch.rand(gain.shape, generator=generator, device=gain.device)
     gain = torch.where(chains.shaken[:, None], gain * (1 - SHAKE * noise), gain)
-    return gain.masked_fill((gain >= 0) | (chains.tabu > step), float("inf")), corner
+    return gain.masked_fill((gain >= 0) | (chains.tabu > step), float("inf"))
 
 
-def _best_listed(
-    task: Task, rules: Rules, originals: Tensor, x: Tensor, slope: Tensor, gain: Tensor, corner: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Gains and values where groups with a list take the vector that a linear model promises most of."""
-    listed = rules.listed
-    members, vectors = task.domain.members[listed], rules.vectors[listed]
-    real = torch.arange(members.shape[1], device=x.device) < task.domain.sizes[listed][:, None]
-    moves = (vectors - x[:, members][:, :, None]) * real[:, None]
-    promise = (slope[:, members][:, :, None] * moves).sum(3)
-    promise = promise.masked_fill(~allowed_vectors(task.domain, rules, originals), float("inf"))
-    least, place = promise.min(2)
-    chosen = vectors[torch.arange(len(listed), device=x.device), place]
-    corner = corner.scatter(1, members.flatten().expand(len(x), -1), chosen.flatten(1))
-    return gain.index_copy(1, listed, least), corner
-
-
-def _group_sums(task: Task, values: Tensor) -> Tensor:
-    """Sums over the values of each group: ``[chains, groups]`` from ``[chains, values]``."""
-    domain = task.domain
-    own = torch.arange(domain.members.shape[1], device=values.device) < domain.sizes[:, None]
-    return (values[:, domain.members] * own).sum(2)
-
-
-def _drops(support: Tensor, size: Tensor) -> Moves:
-    chain, group = support.nonzero(as_tuple=True)
+def _drops(cost: Tensor, size: Tensor, aim: Tensor) -> Moves:
+    """The changed groups of chains that are too large that seem to be missed least."""
+    old = cost.masked_fill((size <= aim)[:, None], float("inf")).topk(min(DROPS, cost.shape[1]), 1, largest=False)
+    chain, column = torch.isfinite(old.values).nonzero(as_tuple=True)
+    group = old.indices[chain, column]
     return Moves(chain, group, torch.full_like(group, -1), size[chain] - 1)
 
 
@@ -235,21 +237,6 @@ def _query(meter: Meter, task: Task, chains: Chains, corner: Tensor, moves: Move
         return _moved(task, chains, corner, moves, slice(start, stop))
 
     return meter.scores(chains.image[moves.chain], make)
-
-
-def _lowest(values: Tensor, owner: Tensor, owners: int) -> Tensor:
-    """For each owner the place of its lowest finite value, -1 for none; int64 ``[owners]``."""
-    order = values.argsort(descending=True, stable=True)
-    order = order[torch.isfinite(values[order])]
-    place = torch.full((owners,), -1, dtype=torch.int64, device=values.device)
-    # Equal places are written in an order that is not defined: give each owner its last one only.
-    owned = owner[order]
-    by_owner = owned.argsort(stable=True)
-    owned = owned[by_owner]
-    last = torch.ones_like(owned, dtype=torch.bool)
-    last[:-1] = owned[:-1] != owned[1:]
-    place[owned[last]] = order[by_owner[last]]
-    return place
 
 
 def _advance(

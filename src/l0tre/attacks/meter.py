@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from l0tre.attacks.rows import places
 from l0tre.errors import ModelError
 from l0tre.halting import Clock
 from l0tre.memory import Batcher
@@ -71,6 +72,19 @@ class Meter:
         """A copy for a method to improve in place: what is in it counts even if the method is halted in a batch."""
         self.best = best.clone()
         return self.best
+
+    def affords(self, owner: Tensor, limit: Tensor, each: int = 1) -> Tensor:
+        """Which rows can be queried within a limit, those of an image one after the other.
+
+        Args:
+            owner: int64 ``[rows]``, the image behind each input.
+            limit: int64 ``[images]``, passes that an image may have spent in the end.
+            each: Passes that a row costs.
+
+        Returns:
+            bool ``[rows]``.
+        """
+        return self.spent[owner] + each * (places(owner) + 1) <= limit[owner]
 
     def charge(self, images: Tensor, queries: Tensor | int) -> None:
         """Count forward passes that were made elsewhere.

@@ -46,7 +46,7 @@ def search(meter: Meter, task: Task, best: Tensor, limit: Tensor, generator: tor
         meter: Network and counters, for the images of the task.
         task: What is attacked.
         best: float32 ``[images, values]``, adversarial inputs; the original where none is known.
-        limit: int64 ``[images]``, queries of the meter at which an image stops, to within one round.
+        limit: int64 ``[images]``, passes of the meter that are not exceeded.
         generator: For chance, on the network's device.
 
     Returns:
@@ -67,7 +67,7 @@ def _start(meter: Meter, task: Task, best: Tensor, rows: Tensor, limit: Tensor, 
     lengths = sorted({min(2**power, groups) for power in range(groups.bit_length() + 1)})
     each = torch.tensor(lengths, device=best.device)
     while not meter.halted():
-        owner = rows[(task.part(rows).sizes(best[rows]) > groups) & (meter.spent < limit)[rows]]
+        owner = rows[(task.part(rows).sizes(best[rows]) > groups) & (meter.spent + len(lengths) <= limit)[rows]]
         if not len(owner):
             return
         rank = torch.rand(len(owner), groups, generator=generator, device=best.device).argsort(1).argsort(1)
@@ -93,7 +93,7 @@ def _improve(meter: Meter, task: Task, best: Tensor, rows: Tensor, limit: Tensor
     fewer = _fewer(task, best, rows, (sizes[rows] // STEP).clamp(min=1), generator)
     walk = _Walk(rows, fewer, torch.full((len(rows),), float("inf"), device=best.device), torch.zeros_like(rows))
     while not meter.halted():
-        open_ = (meter.spent < limit)[walk.owner] & (sizes > task.enough)[walk.owner]
+        open_ = (meter.spent + PROPOSALS <= limit)[walk.owner] & (sizes > task.enough)[walk.owner]
         walk = _Walk(walk.owner[open_], walk.x[open_], walk.margin[open_], walk.rounds[open_])
         if not len(walk.owner):
             return
@@ -102,7 +102,7 @@ def _improve(meter: Meter, task: Task, best: Tensor, rows: Tensor, limit: Tensor
         walk.x = torch.where(better[:, None], proposals, walk.x)
         walk.margin = torch.where(better, margin, walk.margin)
         walk.rounds += 1
-        _succeed(meter, task, best, sizes, walk, hit, generator)
+        _succeed(meter, task, best, sizes, walk, hit, limit, generator)
         _give_up(task, best, sizes, walk, generator)
 
 
@@ -133,7 +133,14 @@ def _round(meter: Meter, task: Task, walk: _Walk, generator: torch.Generator) ->
 
 
 def _succeed(
-    meter: Meter, task: Task, best: Tensor, sizes: Tensor, walk: _Walk, hit: Tensor, generator: torch.Generator
+    meter: Meter,
+    task: Task,
+    best: Tensor,
+    sizes: Tensor,
+    walk: _Walk,
+    hit: Tensor,
+    limit: Tensor,
+    generator: torch.Generator,
 ) -> None:
     """Keep adversarial inputs, restore superfluous groups, and go on with fewer."""
     rows = hit.nonzero()[:, 0]
@@ -143,7 +150,13 @@ def _succeed(
     best[owner] = walk.x[rows]
     small = owner[task.part(owner).sizes(best[owner]) <= TIGHTEN]
     tight, queries = tighten(
-        meter.batcher, task.domain, task.images[small], task.specification.pick(small), best[small], meter.halted
+        meter.batcher,
+        task.domain,
+        task.images[small],
+        task.specification.pick(small),
+        best[small],
+        meter.halted,
+        (limit - meter.spent)[small],
     )
     meter.charge(small, queries)
     best[small] = tight

@@ -17,6 +17,7 @@ SMOOTHING = 1e-3  # squared share of the range at which a group counts as half c
 THRESHOLD, PACE = 0.3, 0.01  # changes below the threshold are undone; it adapts by this pace
 DECAY = (0.9, 0.999)  # of the running means of gradients and of their squares
 ARRAYS = 10  # arrays of the images' size that a step holds
+RESTORING = 0.1  # of the passes are kept for restoring groups
 LARGEST = 256  # restoring groups one by one is left out for inputs with more changed groups
 
 
@@ -27,8 +28,8 @@ def saliency(meter: Meter, task: Task, best: Tensor, limit: Tensor) -> Tensor:
         meter: Network and counters, for the images of the task; the network needs gradients.
         task: What is attacked.
         best: float32 ``[images, values]``, adversarial inputs; the original where none is known.
-        limit: int64 ``[images]``, forward and backward passes of the meter at which an image stops. A step takes two;
-            all images make as many steps as the one that may make fewest. Restoring superfluous groups comes on top.
+        limit: int64 ``[images]``, forward and backward passes of the meter that are not exceeded. A step takes two; all
+            images make as many steps as the one that may make fewest. A part is kept for restoring superfluous groups.
 
     Returns:
         float32 ``[images, values]``, inputs that are no larger.
@@ -39,13 +40,19 @@ def saliency(meter: Meter, task: Task, best: Tensor, limit: Tensor) -> Tensor:
     todo = ((task.sizes(best) > task.enough) & (left >= 2)).nonzero()[:, 0]
     if not len(todo):
         return best
-    steps = int(left[todo].min()) // 2
+    steps = max(1, int((1 - RESTORING) * left[todo].min()) // 2)
     for rows in todo.split(block):
         part = task.part(rows)
         found = _descend(meter, part, rows, steps)
         hits = (part.sizes(found) <= min(LARGEST, task.domain.groups)).nonzero()[:, 0]
         smaller, queries = tighten(
-            meter.batcher, task.domain, part.images[hits], part.specification.pick(hits), found[hits], meter.halted
+            meter.batcher,
+            task.domain,
+            part.images[hits],
+            part.specification.pick(hits),
+            found[hits],
+            meter.halted,
+            (limit - meter.spent)[rows[hits]],
         )
         meter.charge(rows[hits], queries)
         found[hits] = smaller

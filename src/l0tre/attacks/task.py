@@ -11,7 +11,11 @@ from l0tre.exhaustive.accumulate import changed_groups
 from l0tre.model.network import Network
 from l0tre.objective import Specification
 
-__all__ = ["Task", "keep_smaller", "rounded", "towards"]
+__all__ = ["Task", "Worker", "keep_smaller", "rounded", "towards"]
+
+# A method at work: from the best inputs so far ``[images, values]``, and the passes at which each image stops, int64
+# ``[images]``, to inputs that are no larger. It may keep what it knows from one call to the next.
+Worker = Callable[[Tensor, Tensor], Tensor]
 
 LEVELS = 255  # of an 8-bit image
 

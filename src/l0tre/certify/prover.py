@@ -18,6 +18,7 @@ from l0tre.certify.regions.nodes import CellNodes, shares
 from l0tre.certify.regions.tree import Tree, make_tree
 from l0tre.certify.relax.instance import make_instance, one_pixel_each, table_size
 from l0tre.certify.relax.plan import Plan, make_plan
+from l0tre.certify.relax.supported import pools_first
 from l0tre.domain import Domain
 from l0tre.errors import ModelError
 from l0tre.memory import Batcher
@@ -36,6 +37,7 @@ class Prover:
         network: What is proved about.
         domain: What may change.
         plan: The network's operations.
+        box_plan: The same as boxes go through them, max pools first.
         tree: The cells.
         batcher: Runs the network on candidate witnesses.
         memory: Bytes for tables, nodes and rows together.
@@ -48,6 +50,7 @@ class Prover:
     network: Network
     domain: Domain
     plan: Plan
+    box_plan: Plan
     tree: Tree
     batcher: Batcher
     memory: int
@@ -147,7 +150,7 @@ class Prover:
         Returns:
             The search.
         """
-        instance = make_instance(self.plan, self.tree, self.domain, images, specification, t, 0)
+        instance = make_instance(self.box_plan, self.tree, self.domain, images, specification, t, 0)
         instance = replace(instance, pulse=pulse)
         bounder: Bounder
         windowed = None if self.local is None else make_windowed(self.local, instance, self.memory // 4)
@@ -196,12 +199,14 @@ def make_prover(
     pulse()
     tree = make_tree(domain, network.exact)
     pulse()
-    local = prefix = None
-    if one_pixel_each(plan, domain, tree):
-        local = make_local(plan)
-        pulse()
-        prefix = make_prefix(plan, tuning.window_share)
-        pulse()
-    forward = make_forward(plan)
+    box_plan = make_plan(pools_first(network.exact), domain, network.device)
     pulse()
-    return Prover(network, domain, plan, tree, batcher, memory, local, forward, prefix, tuning)
+    local = prefix = None
+    if one_pixel_each(box_plan, domain, tree):
+        local = make_local(box_plan)
+        pulse()
+        prefix = make_prefix(box_plan, tuning.window_share)
+        pulse()
+    forward = make_forward(box_plan)
+    pulse()
+    return Prover(network, domain, plan, box_plan, tree, batcher, memory, local, forward, prefix, tuning)

@@ -28,7 +28,14 @@ def compare_attacks(
     listing: Annotated[
         bool, typer.Option("--list", help="List the attacks, their libraries, and whether they can be imported.")
     ] = False,
-    budget: Annotated[int, typer.Option(help="Queries (forward and backward passes) for each image.")] = PEER_BUDGET,
+    budget: Annotated[
+        str,
+        typer.Option(
+            metavar="N[,N,...]",
+            help="Queries (forward and backward passes) for each image; several for curves (curves.csv, curves.png). "
+            "Tables and files are about the last one.",
+        ),
+    ] = str(PEER_BUDGET),
     out: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Write compare.csv, compare.json, compare.png, ATTACK.npz.")
     ] = None,
@@ -42,8 +49,9 @@ def compare_attacks(
 
     Example: l0tre compare-attacks sdnn mnist5k --resize --shuffle --limit 5 --peers sparse-rs,l0tre-paper
     """
+    from l0tre.adapters.attack_curves import curve_rows, write_curves
     from l0tre.adapters.attack_summary import to_dict
-    from l0tre.adapters.compare_attacks import compare
+    from l0tre.adapters.compare_attacks import Comparison, compare
     from l0tre.adapters.peers import PEERS
     from l0tre.cli.pages import check_page, write_page
     from l0tre.cli.render_peers import list_peers, show_peers, why_not, write_peers
@@ -57,6 +65,7 @@ def compare_attacks(
     check_page(report)
     if model is None or data is None:
         raise ConfigError("give a model and images: l0tre compare-attacks MODEL DATA (or --list)")
+    budgets = _numbers(budget)
     names = list(PEERS) if peers is None else [name.strip() for name in peers.split(",") if name.strip()]
     if peers is None:
         names = [name for name in names if not why_not(name)]
@@ -72,28 +81,38 @@ def compare_attacks(
         console = screen(stderr=True)
         with Progress(console=console, transient=True, disable=output.silent or not console.is_terminal) as bar:
             tasks = {name: bar.add_task(name, total=1.0, start=False) for name in ("l0tre", *names)}
+            results: list[Comparison] = []
 
             def progress(name: str, share: float) -> None:
                 bar.start_task(tasks[name])
-                bar.update(tasks[name], completed=share)
+                bar.update(tasks[name], completed=(len(results) + share) / len(budgets))
 
-            result = compare(
-                setup.network,
-                chosen,
-                peers=names,
-                budget=budget,
-                seed=selection.seed,
-                domain=setup.domain,
-                memory_bytes=setup.memory_bytes,
-                progress=progress,
-                stop=stop,
-            )
+            for passes in budgets:
+                if results and stop():
+                    break
+                results.append(
+                    compare(
+                        setup.network,
+                        chosen,
+                        peers=names,
+                        budget=passes,
+                        seed=selection.seed,
+                        domain=setup.domain,
+                        memory_bytes=setup.memory_bytes,
+                        progress=progress,
+                        stop=stop,
+                    )
+                )
         stopped = stop()
+    result = results[-1]
     files = [] if out is None else write_peers(result, out, setup.domain)
+    if out is not None and len(results) > 1:
+        files += [str(file) for file in write_curves(results, out / "curves")]
     if output.as_json:
-        say(json.dumps(to_dict(result), indent=1))
+        say(json.dumps(to_dict(result) | ({"curves": curve_rows(results)} if len(results) > 1 else {}), indent=1))
     elif not output.quiet:
-        show_peers(result, screen())
+        for one in results:
+            show_peers(one, screen())
         for line in files:
             say(line)
     if report is not None:
@@ -103,3 +122,13 @@ def compare_attacks(
         write_page(report, lambda: compared_page([result], chosen.names, low, high), silent=output.silent)
     if stopped:
         raise typer.Exit(130)
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        numbers = sorted({int(part) for part in text.replace("_", "").split(",")})
+    except ValueError:
+        numbers = []
+    if not numbers or numbers[0] < 1:
+        raise ConfigError(f"the budget is {text}: give passes for each image, such as 2000, or 200,500,2000")
+    return numbers

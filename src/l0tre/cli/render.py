@@ -125,7 +125,9 @@ def show_snapshot(result: Snapshot, console: Console, *, every: bool = False) ->
             f"{result.images[0].groups + 1}"
         )
     console.print(f"  estimate     {result.estimate:.3f} ± {result.uncertainty:.3f}   (the paper's U_c and U_r)")
-    console.print(f"  converged    {result.converged} of {total} ({result.converged / total:.1%})")
+    grid = any(image.guarantee == "grid" for image in result.images)
+    meaning = "smallest on the grid" if grid else "proved optimal: no smaller adversarial input exists"
+    console.print(f"  converged    {result.converged} of {total} ({result.converged / total:.1%})   {meaning}")
     end = "complete" if result.finished else "stopped before the end"
     if not result.finished and result.lower == 0 and all(i.guarantee == "certified" for i in result.images):
         console.print(

@@ -1,11 +1,13 @@
 """Proofs level by level for all images, in units that can be stopped and resumed."""
 
 import math
+import time
 from collections.abc import Iterator
 
 from l0tre.certify.proof_search import begin_search
 from l0tre.certify.prover import Prover, make_prover
 from l0tre.certify.regions.leaves import ClosedNodes
+from l0tre.evaluation.attack_steps import strengthen_again
 from l0tre.evaluation.forecast import Forecast
 from l0tre.evaluation.ledger import Ledger
 from l0tre.evaluation.listed_search import ListedSearch
@@ -52,7 +54,9 @@ def prove(ledger: Ledger, on_evidence: OnEvidence | None = None) -> Iterator[Non
         kept = sum(ledger.state.proofs[image].share for image in todo if image in ledger.state.proofs)
         forecast = _forecast(ledger, t, len(todo), kept / max(1, len(todo)))
         patience = problem.tuning.turn_seconds
+        turn = 0
         while todo:
+            began = time.monotonic()
             by_boxes = [image for image in todo if schedule.takes_boxes(image)]
             by_cells = [image for image in todo if image not in set(by_boxes)]
             for images, boxes in ((by_cells, False), (by_boxes, True)):
@@ -62,7 +66,16 @@ def prove(ledger: Ledger, on_evidence: OnEvidence | None = None) -> Iterator[Non
                             ledger.tell(sentence)
                         yield
             todo = [image for image in todo if image not in schedule.level.over]
+            yield from strengthen_again(ledger, todo, time.monotonic() - began, turn)
+            settled = [image for image in todo if ledger.is_done(image)]
+            if settled:
+                ledger.close(settled)
+                schedule.level.over.update(settled)
+                ledger.record(settled)
+                yield
+            todo = [image for image in todo if image not in set(settled)]
             patience *= 2
+            turn += 1
 
 
 def _forecast(ledger: Ledger, t: int, images: int, share: float) -> Forecast:

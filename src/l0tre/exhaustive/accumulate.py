@@ -21,7 +21,13 @@ PREFIXES = 32  # accumulations that are looked at together at the least: most de
 
 @torch.inference_mode()
 def accumulate(
-    batcher: Batcher, level: Level, images: Tensor, specification: Specification, ranking: Ranking
+    batcher: Batcher,
+    level: Level,
+    images: Tensor,
+    specification: Specification,
+    ranking: Ranking,
+    allowance: Tensor | None = None,
+    width: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The paper's N tensor: apply the first, the first two, ... ranked perturbations until the decision changes.
 
@@ -33,6 +39,8 @@ def accumulate(
         images: float32 ``[images, values]``, flattened.
         specification: What must hold of each image.
         ranking: Ranked sets for each image; entries without a set are skipped.
+        allowance: int64 ``[images]``, forward passes that are not exceeded.
+        width: Accumulations that are looked at together; 0 for as many as fit a batch.
 
     Returns:
         ``found``, bool ``[images]``; ``changed``, float32 ``[images, values]``: the first accumulation with another
@@ -41,9 +49,12 @@ def accumulate(
     found = torch.zeros(len(images), dtype=torch.bool, device=images.device)
     changed, queries = images.clone(), torch.zeros(len(images), dtype=torch.int64, device=images.device)
     first, most = 0, longest(ranking)
-    while first < most and not bool(found.all()):
-        last = min(first + max(PREFIXES, batcher.rows // len(images)), most)
-        left = (~found).nonzero()[:, 0]
+    while first < most:
+        last = min(first + (width or max(PREFIXES, batcher.rows // len(images))), most)
+        open_ = ~found if allowance is None else ~found & (queries + last - first <= allowance)
+        left = open_.nonzero()[:, 0]
+        if not len(left):
+            break
         part = Ranking(ranking.values[left], ranking.sets[left], ranking.points[left])
         hit, inputs = prefixes(batcher, level, images[left], specification.pick(left), part, first, last)
         found[left], changed[left] = hit, inputs
@@ -123,6 +134,7 @@ def tighten(
     specification: Specification,
     changed: Tensor,
     stop: Callable[[], bool] = lambda: False,
+    allowance: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Restore groups to their original values while the decision stays changed, until no single one can be.
 
@@ -136,6 +148,7 @@ def tighten(
         specification: What must hold of each image.
         changed: float32 ``[images, values]``, inputs with another decision.
         stop: Asked before each round; ends early with what there is, as it does when the batcher's pulse halts it.
+        allowance: int64 ``[images]``, forward passes that are not exceeded; a last round looks at some groups only.
 
     Returns:
         float32 ``[images, values]``, with fewer or as many changed groups; and int64 ``[images]``, the forward passes
@@ -146,8 +159,14 @@ def tighten(
     active = torch.arange(len(images), device=images.device)
     while len(active) and not stop():
         support = changed_groups(domain, images[active], changed[active])
+        if allowance is not None:
+            # What restoring many groups at once takes is kept back.
+            kept = (support.sum(1) // 8).clamp(min=1).float().log2().long()
+            support &= support.cumsum(1) <= ((allowance - queries)[active] - kept)[:, None]
         owner, group = support.nonzero(as_tuple=True)
         image = active[owner]
+        if not len(owner):
+            break
 
         def restore_one(first: int, last: int, image: Tensor = image, group: Tensor = group) -> Tensor:
             rows, positions = image[first:last], domain.members[group[first:last]]

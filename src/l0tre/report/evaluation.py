@@ -113,7 +113,11 @@ def _tiles(snapshot: Snapshot) -> list[tuple[str, str, str]]:
             )
         )
     rows.append(
-        ("known exactly", f"{snapshot.converged} of {total}", f"{snapshot.converged / total:.1%} of the images")
+        (
+            "known exactly",
+            f"{snapshot.converged} of {total}",
+            f"{snapshot.converged / total:.1%} of the images: no smaller adversarial input exists",
+        )
     )
     rows.append(
         ("estimate", f"{snapshot.estimate:.3f} ± {snapshot.uncertainty:.3f}", "centre and half width of the interval")

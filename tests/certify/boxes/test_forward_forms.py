@@ -121,6 +121,24 @@ def test_pooled_forms_hold_at_every_point(attributes: dict[str, tuple[int, int]]
     assert float(select(operation, apart, exact(before, after)).error.median()) < 1e-8
 
 
+def test_of_two_inputs_a_pool_takes_a_line_between() -> None:
+    """The larger one of u and -u lies between 0 and 1, halfway between both; a third one far below is not seen."""
+    before = torch.zeros(1, 1, 1, 3, dtype=torch.float64)
+    before[..., 2] = -9.0
+    slopes = torch.tensor([1.0, -1.0, 0.5], dtype=torch.float64).view(1, 1, 1, 1, 3)
+    forms = Forms(torch.cat([torch.zeros_like(slopes), slopes], 1), torch.zeros_like(before))
+    attributes = {"kernel": (1, 3), "stride": (1, 3), "padding": (0, 0), "dilation": (1, 1)}
+    operation = Operation("max_pool", (0,), (1, 1, 1), attributes=attributes)
+    found = select(operation, forms, exact(before, before[..., :1]))
+    assert found.linear.flatten().tolist() == pytest.approx([0.5, 0.0])
+    assert found.error.item() == pytest.approx(0.5)
+    # Where the second is larger at one end alone, the line lies nearer to the first.
+    before[..., 0] = 1.0
+    found = select(operation, forms, exact(before, torch.zeros_like(before[..., :1])))
+    assert found.linear.flatten().tolist() == pytest.approx([1.125, 0.5])
+    assert found.error.item() == pytest.approx(0.375)
+
+
 def test_a_pool_pays_for_rounding() -> None:
     before = torch.tensor([[[[1.0, 1.0], [1.0, 1.0]]]], dtype=torch.float64)
     operation = Operation("max_pool", (0,), (1, 1, 1), attributes=POOLS[0])

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from l0tre.adapters.peers import advlib, art, foolbox, own, torchattacks
+from l0tre.adapters.peers import advlib, art, foolbox, own, sigma_zero, torchattacks
 from l0tre.adapters.peers.peer import Peer
 
 __all__ = ["PEERS", "Peer"]
@@ -111,6 +111,15 @@ PEERS: Mapping[str, Peer] = MappingProxyType(
             "sparse steps to the boundary that DeepFool linearises",
             torchattacks.sparsefool,
             torchattacks.load,
+        ),
+        "sigma-zero-own": Peer(
+            "own",
+            "feature",
+            True,
+            STEPS,
+            "sigma-zero (own implementation), for machines without adv-lib",
+            sigma_zero.sigma_zero,
+            lambda: None,
         ),
         "sparse-rs": Peer(
             "own",

@@ -155,7 +155,7 @@ def bend(operation: Operation, forms: Forms, own: Own) -> Forms:
     gap, steep = (above - below) / 2, slope.abs()
     # Where errors are large, a constant encloses the curve more closely than any line: they need not be carried on.
     least, most = curve.interval(operation, low, high)
-    flat = ((most - least) / 2 < gap + forms.error * steep) & torch.isfinite(forms.error)
+    flat = (most - least) / 2 < gap + forms.error * steep
     slope, steep = slope.masked_fill(flat, 0.0), steep.masked_fill(flat, 0.0)
     middle, gap = torch.where(flat, (least + most) / 2, (below + above) / 2), torch.where(flat, (most - least) / 2, gap)
     linear = forms.linear * slope[:, None]
@@ -167,7 +167,7 @@ def bend(operation: Operation, forms: Forms, own: Own) -> Forms:
 
 
 def select(operation: Operation, forms: Forms, own: Own) -> Forms:
-    """Go through a max pool: the form of the input that is the largest for the most part, and what others exceed it by.
+    """Go through a max pool: a form between the inputs that are the largest, and what any input exceeds it by.
 
     Args:
         operation: One whose outputs are one of their inputs each.
@@ -188,18 +188,34 @@ def select(operation: Operation, forms: Forms, own: Own) -> Forms:
     error = tiles(error + ELEMENT * (inner + shift.abs() + forms.linear[:, 1:].abs().sum(1) + error))
     lowest = (centre - slopes.abs().sum(1) - error).masked_fill_(missing, -math.inf)
     best = lowest.argmax(2, keepdim=True)
-    chosen, spread = centre.gather(2, best), error.gather(2, best)
-    own_slopes = slopes.gather(3, best[:, None].expand(-1, slopes.shape[1], -1, -1, -1))
-    over = (centre - chosen) + (slopes - own_slopes).abs_().sum(1) + error
-    over = over.masked_fill_(missing, -math.inf).scatter_(2, best, spread).amax(2)
-    spread = spread[:, :, 0]
+
+    def over(line: Tensor, line_slopes: Tensor) -> Tensor:
+        """By how much each input can exceed a line."""
+        more = (centre - line) + (slopes - line_slopes).abs_().sum(1) + error
+        return more.masked_fill_(missing, -math.inf)
+
+    def pick(which: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        index = which[:, None].expand(-1, slopes.shape[1], -1, -1, -1)
+        return centre.gather(2, which), slopes.gather(3, index), error.gather(2, which)
+
+    chosen, own_slopes, spread = pick(best)
+    # The larger one of two is a ReLU of their difference: the line lies between the chosen input and its strongest
+    # rival, and what any input exceeds it by is the error.
+    most, rival = over(chosen, own_slopes).scatter_(2, best, -math.inf).max(2, keepdim=True)
+    other, other_slopes, other_spread = pick(rival)
+    apart, reach = other - chosen, (other_slopes - own_slopes).abs().sum(1) + spread + other_spread
+    share = ((apart + reach) / (2 * reach)).clamp(0.0, 1.0)
+    met = (most > 0) & torch.isfinite(apart) & torch.isfinite(reach)  # else there is none, or it is never the larger
+    share, apart = torch.where(met, share, 0.0), torch.where(met, apart, 0.0)
+    line, line_slopes = chosen + share * apart, own_slopes + share[:, None] * (other_slopes - own_slopes)
+    spread = (spread + share * (other_spread - spread))[:, :, 0]
+    above = over(line, line_slopes).amax(2)
     shape = forms.linear.shape[:2]
-    constant = chosen[:, :, 0] - own.after.flatten(2) + (over - spread) / 2
-    error = (over + spread) / 2 + own.after_off.flatten(2)
-    error = error + ELEMENT * (
-        error + constant.abs() + own.after.flatten(2).abs() + own_slopes[:, :, :, 0].abs().sum(1)
-    )
-    linear = torch.cat([constant[:, None], own_slopes[:, :, :, 0]], 1)
+    after, own_slopes = own.after.flatten(2), line_slopes[:, :, :, 0]
+    constant = line[:, :, 0] - after + (above - spread) / 2
+    error = (above + spread) / 2 + own.after_off.flatten(2)
+    error = error + ELEMENT * (error + constant.abs() + after.abs() + own_slopes.abs().sum(1))
+    linear = torch.cat([constant[:, None], own_slopes], 1)
     size = operation.shape
     return Forms(linear.reshape(*shape, *size), error.reshape(shape[0], *size))
 

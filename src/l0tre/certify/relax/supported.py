@@ -14,6 +14,7 @@ __all__ = [
     "is_nonlinear",
     "linear_bounds",
     "plain",
+    "pools_first",
     "reduce_graph",
     "unsupported",
 ]
@@ -98,3 +99,19 @@ def absolute(operation: Operation) -> Operation:
 def plain(operation: Operation) -> Operation:
     """A linear operation on differences: its constants drop out; another one as it is."""
     return linear_bounds(operation).plain(operation) if isinstance(KINDS.get(operation.kind), Linear) else operation
+
+
+def pools_first(graph: Graph) -> Graph:
+    """Swap elementwise operations that never fall with the max pools that alone read them, which gives the same.
+
+    Less is to be bounded then, and a bound is off once rather than for every input of a pool.
+    """
+    operations = list(graph.operations)
+    readers = [sum(place in operation.inputs for operation in operations) for place in range(len(operations))]
+    for place, operation in enumerate(operations[:-1]):
+        pool, curve = operations[place + 1], curve_bounds(operation)
+        selects = isinstance(KINDS.get(pool.kind), Selection) and pool.inputs == (place,)
+        if selects and readers[place] == 1 and curve is not None and curve.slopes(operation)[0] >= 0:
+            operations[place] = replace(pool, inputs=operation.inputs)
+            operations[place + 1] = replace(operation, inputs=(place,), shape=pool.shape)
+    return Graph(tuple(operations))

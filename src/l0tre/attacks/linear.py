@@ -1,0 +1,164 @@
+"""Linear models of the network, again and again: the fewest groups that one of them says suffice are changed at once.
+
+What DeepFool does for the L2 norm, for changed groups. Each step takes the gradient where it stands, and from it what
+changing each group would give. These promises are averaged over the steps, so that groups count that help together.
+The next input changes the most promising groups of the original, as many as the linear model says it takes. A few steps
+come close to what descent on a smooth count of groups needs hundreds for; then they stand still.
+"""
+
+import torch
+from torch import Tensor
+
+from l0tre.attacks.meter import Meter
+from l0tre.attacks.promises import group_sums, promises
+from l0tre.attacks.rows import lowest
+from l0tre.attacks.task import Task, keep_smaller
+from l0tre.exhaustive.accumulate import changed_groups, flipped
+
+__all__ = ["STEPS", "approach", "from_both_sides", "linear"]
+
+STEPS = 15  # of one approach, two passes each
+PACE = 0.5  # an average over t steps gives the newest one the weight t ** -PACE
+FEWER, MORE = 0.75, 1.5  # shares of its changed groups between which an input has its successor's
+GROWTH = 1.3  # of the changed groups, until there is another decision
+FIRST = 80  # most groups of the first input
+SHARE, HALF = 0.5, 0.5  # from above: of all groups are changed at first, and a share that is left in each step
+
+
+def linear(meter: Meter, task: Task, best: Tensor, limit: Tensor) -> Tensor:
+    """Change the fewest groups that linear models say suffice, towards whichever class is nearest.
+
+    Args:
+        meter: Network and counters, for the images of the task; the network needs gradients.
+        task: What is attacked.
+        best: float32 ``[images, values]``, adversarial inputs; the original where none is known.
+        limit: int64 ``[images]``, passes of the meter that are not exceeded. It takes no more than it has use for.
+
+    Returns:
+        float32 ``[images, values]``, inputs that are no larger.
+    """
+    best = meter.working_copy(best)
+    rows = ((task.sizes(best) > task.enough) & (meter.spent + 2 <= limit)).nonzero()[:, 0]
+    from_both_sides(meter, task, best, rows, limit)
+    return best
+
+
+def from_both_sides(meter: Meter, task: Task, best: Tensor, rows: Tensor, limit: Tensor) -> Tensor:
+    """Approach the nearest class from few groups, then from many; improves ``best`` in place.
+
+    Returns:
+        Which rows came nearer from many groups, bool ``[rows]``.
+    """
+    nearest = torch.full_like(rows, -1)
+    approach(meter, task, best, rows, nearest, limit)
+    before = task.sizes(best)[rows]
+    approach(meter, task, best, rows, nearest, limit, above=torch.ones_like(rows, dtype=torch.bool))
+    return task.sizes(best)[rows] < before
+
+
+def approach(
+    meter: Meter,
+    task: Task,
+    best: Tensor,
+    image: Tensor,
+    rival: Tensor,
+    limit: Tensor,
+    *,
+    steps: int = STEPS,
+    barred: Tensor | None = None,
+    above: Tensor | None = None,
+) -> Tensor:
+    """Change the original's groups that help most towards a class, fewer than the best known input does.
+
+    Args:
+        meter: Network and counters, for the images of the task; the network needs gradients.
+        task: What is attacked.
+        best: float32 ``[images, values]``, adversarial inputs; smaller ones that are met are written into it.
+        image: int64 ``[rows]``, the image of each row.
+        rival: int64 ``[rows]``, the class that a row makes for; -1 for whichever is nearest in each step.
+        limit: int64 ``[images]``, passes of the meter that are not exceeded.
+        steps: At the most.
+        barred: bool ``[rows, groups]``, groups to leave alone.
+        above: bool ``[rows]``, which rows begin with half of all groups changed, and give up those that a linear model
+            says do least there. Where training has made a network blind to small changes, gradients at the original
+            say nothing about large ones; at the corners they do.
+
+    Returns:
+        float32 ``[rows, values]``, the last input of each row; from below it has fewer groups than the image's best.
+    """
+    originals = task.images[image]
+    x = originals.clone()
+    reached = torch.zeros_like(image, dtype=torch.bool)
+    promising = torch.ones_like(reached)
+    above = torch.zeros_like(reached) if above is None else above
+    worth = torch.zeros(len(image), task.domain.groups, device=x.device)
+    for step in range(steps):
+        sizes = task.sizes(best)
+        open_ = (sizes > task.enough)[image] & promising
+        open_[open_.clone()] = meter.affords(image[open_], limit, 2)
+        rows = open_.nonzero()[:, 0]
+        if not len(rows) or meter.halted():
+            break
+        own, claims = image[rows], task.specification.pick(image[rows])
+        wanted = rival[rows]
+
+        def lead(scores: Tensor, some: slice, own: Tensor = own, wanted: Tensor = wanted) -> Tensor:
+            claim = task.specification.pick(own[some])
+            others = claim.rival_scores(scores)
+            towards = torch.where(wanted[some] < 0, others.argmax(1), wanted[some])
+            return (scores.gather(1, claim.labels[:, None]) - others.gather(1, towards[:, None]))[:, 0]
+
+        scores, slope = meter.gradients(own, x[rows], lead)
+        hit = flipped(scores, claims)
+        count = changed_groups(task.domain, originals[rows], x[rows]).sum(1)
+        found = lowest(count.double().masked_fill(~hit | (count == 0), float("inf")), own, len(best))
+        better = (found >= 0).nonzero()[:, 0]
+        best[better] = keep_smaller(task.part(better), best[better], x[rows][found[better]])
+        reached[rows] |= hit
+        gain, corner = promises(task, originals[rows], originals[rows], slope)
+        moved = slope * (x[rows] - originals[rows])
+        changed, down = changed_groups(task.domain, originals[rows], x[rows]), above[rows, None]
+        # From above what is changed keeps its values, and counts for what it does there.
+        gain = -torch.where(changed & down, group_sums(task, moved), gain).clamp(max=0)
+        corner = torch.where(task.values_of(changed & down), x[rows], corner)
+        promising[rows] = gain.amax(1) > 0
+        pace = (step + 1) ** -PACE
+        worth[rows] += pace * (gain / gain.amax(1, keepdim=True).clamp(min=1e-12) - worth[rows])
+        usable = worth[rows] if barred is None else worth[rows].masked_fill(barred[rows], 0)
+        order = usable.argsort(1, descending=True)
+        start = lead(scores, slice(None)) - moved.sum(1)
+        needed = ((start[:, None] - gain.gather(1, order).cumsum(1)) >= 0).sum(1) + 1
+        needed = _step_size(needed, count, hit, reached[rows], above[rows], task.domain.groups, first=not step)
+        most = torch.minimum(task.sizes(best)[own] - 1, torch.full_like(own, task.domain.groups))
+        most = torch.where(
+            above[rows], torch.maximum(most, torch.where(count > 0, (count * HALF).long(), needed)), most
+        )
+        needed = torch.minimum(needed, most).clamp(min=1)
+        chosen = torch.zeros_like(usable, dtype=torch.bool)
+        ranks = torch.arange(usable.shape[1], device=x.device)
+        chosen.scatter_(1, order, ranks < needed[:, None])
+        x[rows] = torch.where(task.values_of(chosen & (usable > 0)), task.snap(corner), originals[rows])
+    return x
+
+
+def _step_size(
+    needed: Tensor, count: Tensor, hit: Tensor, reached: Tensor, above: Tensor, groups: int, *, first: bool
+) -> Tensor:
+    """How many groups the next inputs have, int64 ``[rows]``: what linear models say, but not too far from now.
+
+    Args:
+        needed: int64 ``[rows]``, what they say.
+        count: int64 ``[rows]``, changed groups now.
+        hit: bool ``[rows]``, whether these change the decision.
+        reached: bool ``[rows]``, whether any did.
+        above: bool ``[rows]``, which rows come from many groups.
+        groups: Of the domain.
+        first: Whether nothing is changed yet.
+    """
+    if first:
+        return torch.where(above, max(1, int(SHARE * groups)), needed.clamp(max=FIRST))
+    fewer = torch.where(above, HALF, FEWER)
+    needed = torch.minimum(torch.maximum(needed, (count * fewer).long() - 1), (count * MORE).long() + 1)
+    # A row that never led to another decision is believed less with every step.
+    least = torch.where(reached, count + 1, (count * GROWTH).long() + 1)
+    return torch.where(hit, torch.minimum(needed, count - 1), torch.maximum(needed, least))

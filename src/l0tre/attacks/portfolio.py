@@ -1,0 +1,156 @@
+"""All methods under one budget: it goes, image by image, to the method that has removed most groups for its passes."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from l0tre.attacks.auto import METHODS
+from l0tre.attacks.meter import Meter
+from l0tre.attacks.task import Task
+
+__all__ = ["Learner", "Turn", "portfolio"]
+
+PARTS = 5  # a turn has this part of what an image has left
+LEAST = 20  # passes for each image below which it does not pay to share out what is left
+TRIAL = 200  # most passes of a method's first turn on an image, after the first turn of all
+SHORTEST = 100  # passes of a turn, if there are as many
+FEW = 300  # passes of the local search's first turn, if there are as many
+OPENING = 0.3  # share of the budget of the local search's first turn, in which it looks at every near class
+WEIGHT = 400.0  # passes for which what a method did for all images counts where it has done little for one
+FORGET = 0.8  # what earlier turns count for after another one
+STEP = 0.1  # a typical success removes such a share of the groups: how far a rate may be off
+
+# Shares of the groups that a method is believed to remove in 1,000 passes before anything is known about it.
+FIRST_RATES = {"local": 0.15, "rank": 0.1, "exact": 0.3, "saliency": 0.05, "values": 0.05, "search": 0.02}
+
+# Runs some methods for some images: a name, and the passes at which each image stops; int64 ``[images]``.
+Turn = Callable[[str, Tensor], None]
+
+
+@dataclass(frozen=True)
+class Learner:
+    """What each method did for each image, earlier turns with smaller weights; all ``[methods, images]``.
+
+    Attributes:
+        names: The methods.
+        removed: Sum of the shares of changed groups that its turns removed.
+        passes: What they took.
+        idle: Methods that found nothing to do; they rest until the image's input is another one.
+    """
+
+    names: tuple[str, ...]
+    removed: Tensor
+    passes: Tensor
+    idle: Tensor
+
+    def choose(self, generator: torch.Generator) -> Tensor:
+        """A method for each image: that with the best rate, give or take what is not known about it.
+
+        Returns:
+            int64 ``[images]``; -1 where all methods are idle.
+        """
+        first = torch.tensor([FIRST_RATES[name] / 1000 for name in self.names], device=self.passes.device)
+        every = (self.removed.sum(1) + WEIGHT * first) / (self.passes.sum(1) + WEIGHT)
+        known = self.passes + WEIGHT
+        rate = (self.removed + WEIGHT * every[:, None]) / known
+        doubt = (rate * STEP / known).sqrt()
+        noise = torch.randn(rate.shape, generator=generator, device=rate.device)
+        score = (rate + doubt * noise).masked_fill(self.idle, float("-inf"))
+        best, place = score.max(0)
+        return torch.where(torch.isfinite(best), place, -1)
+
+    def learn(self, method: int, before: Tensor, after: Tensor, passes: Tensor) -> None:
+        """Take a turn into account.
+
+        Args:
+            method: Its place.
+            before: int64 ``[images]``, changed groups before it.
+            after: int64 ``[images]``, and after it.
+            passes: int64 ``[images]``, what it took; images without a turn are marked by -1.
+        """
+        played = passes >= 0
+        share = (before - after).double() / before.double().clamp(min=1)
+        self.removed[method] += torch.where(played, share + (FORGET - 1) * self.removed[method], 0).float()
+        self.passes[method] += torch.where(played, passes + (FORGET - 1) * self.passes[method], 0).float()
+        better = after < before
+        self.idle[:, better] = False
+        self.idle[method] |= (passes == 0) & ~better
+
+
+def make_learner(names: Sequence[str], images: int, device: torch.device) -> Learner:
+    """Nothing is known yet."""
+    nothing = torch.zeros(len(names), images, device=device)
+    return Learner(tuple(names), nothing, nothing.clone(), nothing.bool())
+
+
+def portfolio(
+    meter: Meter,
+    task: Task,
+    names: Sequence[str],
+    total: int,
+    sizes: Callable[[], Tensor],
+    turn: Turn,
+    generator: torch.Generator,
+) -> None:
+    """Spend a budget on some methods.
+
+    Args:
+        meter: Counts what they take.
+        task: What is attacked.
+        names: The methods.
+        total: Passes of all images together. Each may have its share; what is left of the shares of images that are
+            finished, or that no method can do anything for, goes to the others.
+        sizes: Gives the changed groups of the best inputs, int64 ``[images]``.
+        turn: Runs a method.
+        generator: For chance.
+    """
+    images = len(task.images)
+    limit = torch.full_like(meter.spent, total // max(1, images))
+    learned = [name for name in names if name in FIRST_RATES]
+    learner = make_learner(learned, images, meter.spent.device)
+    if "local" in names and not meter.halted():
+        share = meter.spent + (OPENING * (limit - meter.spent)).long().clamp(min=FEW)
+        _play(meter, learner, learned.index("local"), torch.minimum(share, limit), sizes, turn)
+    before = -1  # passes that were left when they were shared out
+    while not meter.halted():
+        open_ = (sizes() > task.enough) & ~learner.idle.all(0)
+        if not bool((open_ & (meter.spent < limit)).any()):
+            # What finished images leave is for the others.
+            open_ = sizes() > task.enough
+            rest, count = total - int(meter.spent.sum()), int(open_.sum())
+            if rest < count * LEAST or rest == before:
+                return
+            before = rest
+            limit = torch.where(open_, meter.spent + rest // max(1, count), meter.spent)
+            learner.idle.zero_()
+        left = limit - meter.spent
+        part = meter.spent + torch.minimum(left, (left // PARTS).clamp(min=SHORTEST))
+        chosen = learner.choose(generator)
+        if "search" in learned:
+            # Where nothing is known, as if gradients misled, chance has every other turn.
+            unknown = (sizes() > task.domain.groups) & ~learner.idle[learned.index("search")]
+            unknown &= torch.rand(images, generator=generator, device=left.device) < 0.5
+            chosen = chosen.masked_fill(unknown, learned.index("search"))
+        chosen = chosen.masked_fill(~open_ | (left <= 0), -1)
+        for place, name in enumerate(learned):
+            own = chosen == place
+            if bool(own.any()) and not meter.halted():
+                # A method that is new to an image begins with a little, and may have more the more it had.
+                trial = (2 * learner.passes[place].long()).clamp(min=TRIAL)
+                most = torch.minimum(part, meter.spent + trial) if METHODS[name].divisible else limit
+                _play(meter, learner, place, torch.where(own, most, meter.spent), sizes, turn)
+
+
+def _play(
+    meter: Meter,
+    learner: Learner,
+    method: int,
+    limit: Tensor,
+    sizes: Callable[[], Tensor],
+    turn: Turn,
+) -> None:
+    before, spent = sizes(), meter.spent
+    turn(learner.names[method], limit)
+    learner.learn(method, before, sizes(), torch.where(limit > spent, meter.spent - spent, -1))
