@@ -101,7 +101,7 @@ class Network:
     @torch.inference_mode()
     def source_scores(self, x: Tensor) -> Tensor:
         """Scores of a batch by the network's own source, on the CPU: float32 ``[batch, classes]``."""
-        return self.reference(x.cpu())
+        return self.reference(x.cpu()).detach()  # a source may switch gradients on by itself
 
     @torch.inference_mode()
     def replay(self, x: Tensor) -> Tensor:
