@@ -3,8 +3,6 @@
 import ctypes
 import io
 import json
-import os
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -15,6 +13,7 @@ import pytest
 
 from l0tre.certify.checker.certificate import Certificate, read_certificate, write_certificate
 from l0tre.cli.plain import plain
+from tests.cli.processes import FORKS, Ended, run_l0tre
 from tests.cli.running import Files, check_error, l0tre
 
 CODE = "from pathlib import Path\nPath({marker!r}).touch()\n\n\ndef f(x):\n    return x.flatten(1)[:, :3]\n"
@@ -182,31 +181,26 @@ def test_names_of_nodes_are_shown_and_not_sent(files: Files, tmp_path: Path) -> 
     assert "\x1b" not in result.err
 
 
+@FORKS
 def test_a_model_that_is_never_loaded(files: Files, tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text("import time\n\n\ndef f(x):\n    time.sleep(1000)\n")
     np.savez(tmp_path / "images.npz", x=files.images)
     check_error(l0tre("evaluate", files.model, files.data, "--load-timeout", "0"), "--load-timeout")
-    words = [
-        "verify",
-        f"{tmp_path / 'net.py'}:f",
-        str(tmp_path / "images.npz"),
-        "--radius",
-        "1",
-        "--load-timeout",
-        "0.2",
-    ]
-    result = subprocess.run(
-        [sys.executable, "-m", "l0tre", *words], capture_output=True, text=True, timeout=240, check=False
-    )
-    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-    assert "is not loaded after 0.2 s" in result.stderr
+    model = f"{tmp_path / 'net.py'}:f"
+    words = ("verify", model, tmp_path / "images.npz", "--radius", "1", "--load-timeout", "0.2")
+    result = run_l0tre(tmp_path / "output", *words)
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+    assert "is not loaded after 0.2 s" in result.err
 
 
 def obey_permissions() -> None:
-    """In a child process: root, too, may then not write what nobody may."""
-    if os.geteuid() == 0:
-        drop_from_bounding_set, override_permissions = 24, 1
-        ctypes.CDLL(None).prctl(drop_from_bounding_set, override_permissions, 0, 0, 0)
+    """In a process of its own: root, too, may then not write what nobody may."""
+    version, override_permissions = 0x20080522, 1 << 1
+    header, kept = (ctypes.c_uint32 * 2)(version, 0), (ctypes.c_uint32 * 6)()
+    assert ctypes.CDLL(None).capget(header, kept) == 0
+    for place in (0, 1):  # of the first 32 capabilities: effective, permitted
+        kept[place] &= ~override_permissions
+    assert ctypes.CDLL(None).capset(header, kept) == 0
 
 
 @pytest.mark.slow
@@ -219,24 +213,17 @@ def test_a_run_folder_that_cannot_be_written(files: Files, tmp_path: Path) -> No
         path.chmod(0o555)
     before = {path.name: path.read_bytes() for path in run.iterdir()}
 
-    def command(*words: str | Path) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [sys.executable, "-m", "l0tre", *map(str, words)],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=240,
-            preexec_fn=obey_permissions,
-        )
+    def command(name: str, *words: str | Path) -> Ended:
+        return run_l0tre(tmp_path / name, *words, before=obey_permissions)
 
-    shown = command("show", run, "--json")
-    assert (shown.returncode, shown.stderr) == (0, "")
-    assert json.loads(shown.stdout) == json.loads(l0tre("show", run, "--json").out)
-    reported = command("report", run, "--out", out)
-    assert (reported.returncode, reported.stderr) == (0, "")
+    shown = command("1", "show", run, "--json")
+    assert (shown.code, shown.err) == (0, "")
+    assert json.loads(shown.out) == json.loads(l0tre("show", run, "--json").out)
+    reported = command("2", "report", run, "--out", out)
+    assert (reported.code, reported.err) == (0, "")
     assert {"report.html", "result.json", "bounds.csv", "witnesses.npz"} <= {path.name for path in out.iterdir()}
-    for refused in (command("report", run), command("evaluate", run, "--resume")):
-        assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
+    for refused in (command("3", "report", run), command("4", "evaluate", run, "--resume")):
+        assert (refused.code, refused.out, refused.err.count("\n")) == (2, "", 1)
     assert {path.name: path.read_bytes() for path in run.iterdir() if path.name in before} == before
 
 

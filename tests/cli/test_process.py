@@ -11,68 +11,53 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.cli.processes import FORKS, PATIENCE, Started, run_l0tre, start_l0tre
 from tests.cli.running import Files, l0tre
 
 pytestmark = pytest.mark.slow
 
-COMMAND = [sys.executable, "-c", "from l0tre.cli import main; main()"]
-PATIENCE = 240  # seconds until a process counts as stuck
 ENDLESS = "import torch\n\n\ndef f(x):\n    return torch.tensor([9.0, 0.0]) + 0 * x.flatten(1)[:, :2]\n"
 
 
-def run(*words: str | Path) -> "subprocess.CompletedProcess[str]":
-    command = [*COMMAND, *map(str, words)]
-    return subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-
-
-def start_endless(files: Files, folder: Path) -> tuple["subprocess.Popen[str]", Path]:
+def start_endless(files: Files, folder: Path) -> tuple[Started, Path]:
     """A process whose search takes hours, at work on a run."""
     (folder / "endless.py").write_text(ENDLESS)
     np.savez(folder / "images.npz", x=files.images[:2])
     out = folder / "run"
     words = [f"{folder / 'endless.py'}:f", folder / "images.npz", "--max-t", "8", "--memory", "64K", "--out", out]
-    process = subprocess.Popen(
-        [*COMMAND, "evaluate", *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    started = start_l0tre(folder / "output", "evaluate", *words)
     deadline = time.monotonic() + PATIENCE
     while not (out / "run.db").exists() or l0tre("show", out).code != 0:
-        assert process.poll() is None, process.communicate()
+        assert started.process.is_alive(), started.end()
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    return process, out
+    return started, out
 
 
-def test_an_error_is_one_line_and_exit_code_2(files: Files) -> None:
-    result = run("evaluate", files.model, "missing.npz")
-    assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr.startswith("error: 'missing.npz' is no file")
-    assert result.stderr.count("\n") == 1
+@FORKS
+def test_an_error_is_one_line_and_exit_code_2(files: Files, tmp_path: Path) -> None:
+    result = run_l0tre(tmp_path / "output", "evaluate", files.model, "missing.npz")
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("error: 'missing.npz' is no file")
+    assert result.err.count("\n") == 1
 
 
-def test_exit_codes_of_verify(files: Files) -> None:
-    result = run("verify", files.model, files.data, "--radius", "16", "--quiet")
-    assert (result.returncode, result.stdout, result.stderr) == (1, "unsafe\n", "")
+@FORKS
+def test_exit_codes_of_verify(files: Files, tmp_path: Path) -> None:
+    result = run_l0tre(tmp_path / "output", "verify", files.model, files.data, "--radius", "16", "--quiet")
+    assert (result.code, result.out, result.err) == (1, "unsafe\n", "")
 
 
-@pytest.mark.skipif(os.name != "posix", reason="signals")
+@FORKS
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_with_a_whole_run_that_goes_on(files: Files, tmp_path: Path, number: signal.Signals) -> None:
-    process, out = start_endless(files, tmp_path)
-    try:
-        process.send_signal(number)
-        stdout, stderr = process.communicate(timeout=PATIENCE)
-    finally:
-        process.kill()
-    assert process.returncode == 130
-    assert stderr == ""
-    assert "stopped before the end" in stdout
+    started, out = start_endless(files, tmp_path)
+    with started:
+        started.send(number)
+        ended = started.end()
+    assert ended.code == 130
+    assert ended.err == ""
+    assert "stopped before the end" in ended.out
     stored = json.loads((out / "result.json").read_text())
     assert stored["global"]["finished"] is False
     assert stored["global"]["queries"] > 0
@@ -86,11 +71,12 @@ def test_a_signal_ends_with_a_whole_run_that_goes_on(files: Files, tmp_path: Pat
     assert after["global"]["lower"] >= stored["global"]["lower"]
 
 
-@pytest.mark.skipif(os.name != "posix", reason="signals")
+@FORKS
 def test_a_killed_process_leaves_a_run_that_goes_on(files: Files, tmp_path: Path) -> None:
-    process, out = start_endless(files, tmp_path)
-    process.kill()
-    process.communicate(timeout=PATIENCE)
+    started, out = start_endless(files, tmp_path)
+    with started:
+        started.send(signal.SIGKILL)
+        assert started.end().code == -signal.SIGKILL
     before = json.loads(l0tre("show", out, "--json").out)
     for _ in range(2):  # as above
         assert l0tre("evaluate", out, "--resume", "--trust-run", "--time-budget", "0", "--quiet").code == 0
@@ -99,9 +85,10 @@ def test_a_killed_process_leaves_a_run_that_goes_on(files: Files, tmp_path: Path
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes")
-def test_a_closed_pipe_is_no_traceback(files: Files) -> None:
+@pytest.mark.parametrize("words", [["--help"], ["show", "RUN", "--json"]], ids=" ".join)
+def test_a_closed_pipe_is_no_traceback(words: list[str], run: Path) -> None:
     process = subprocess.Popen(
-        [*COMMAND, "evaluate", files.model, files.data, "--json"],
+        [sys.executable, "-m", "l0tre", *(str(run) if word == "RUN" else word for word in words)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -116,41 +103,43 @@ def test_a_closed_pipe_is_no_traceback(files: Files) -> None:
     assert process.returncode == 2
 
 
-def test_a_defect_of_ours_never_looks_like_an_answer() -> None:
-    code = "import l0tre.cli.setup as a; a.prepare = lambda *c: 1 / 0; from l0tre.cli import main; main()"
-    words = [sys.executable, "-c", code, "verify", "sdnn", "digits", "--radius", "1"]
-    result = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert result.returncode == 2
-    assert "defect" in result.stderr
+def break_verify() -> None:
+    import l0tre.cli.setup as module
+
+    def prepare(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    module.prepare = prepare  # type: ignore[assignment]
+
+
+@FORKS
+def test_a_defect_of_ours_never_looks_like_an_answer(files: Files, tmp_path: Path) -> None:
+    result = run_l0tre(tmp_path / "output", "verify", files.model, files.data, "--radius", "1", before=break_verify)
+    assert result.code == 2
+    assert "ZeroDivisionError" in result.err
+    assert "defect" in result.err
+
+
+# A signal at the moment that a module begins to be imported, and what was printed until then.
+INTERRUPTED = """
+import os, signal, sys
+class Watch:
+    def find_spec(self, name, *_):
+        if name == {module!r}: os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Watch())
+from l0tre.cli import main
+main()
+"""
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
-def test_ctrl_c_before_the_work_is_silent(files: Files, tmp_path: Path) -> None:
+@pytest.mark.parametrize("module", ["l0tre.cli.app", "torch", "torch.functional", "l0tre.evaluation"])
+def test_ctrl_c_before_the_work_is_silent(files: Files, module: str) -> None:
     """Also inside imports, which catch what is raised in them."""
-    ready = tmp_path / "ready"
-    code = f"from l0tre.cli import main; from pathlib import Path; Path({str(ready)!r}).touch(); main()"
+    code = INTERRUPTED.format(module=module)
     words = [sys.executable, "-c", code, "evaluate", files.model, files.data, "--max-t", "1", "--attack", "0"]
-
-    def start() -> "subprocess.Popen[str]":
-        ready.unlink(missing_ok=True)
-        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        while not ready.exists():
-            assert process.poll() is None, process.communicate()
-            time.sleep(0.01)
-        return process
-
-    began = time.monotonic()
-    process = start()
-    process.communicate(timeout=PATIENCE)
-    whole = time.monotonic() - began
-    for share in (0.1, 0.4, 0.7):
-        process = start()
-        time.sleep(share * whole)
-        process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=PATIENCE)
-        # It was over before, or Python itself was ending, whose own answer is to die of the signal.
-        assert process.returncode in (130, 0, -signal.SIGINT)
-        assert stderr == ""
+    result = subprocess.run(words, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "")
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="signals")
@@ -170,7 +159,8 @@ def test_onnxruntime_leaves_nothing_behind(files: Files, tmp_path: Path) -> None
     """Its telemetry stores a device identifier below the home when it is imported."""
     home = {**os.environ, "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     home.pop("ORT_DISABLE_TELEMETRY", None)
-    words = [*COMMAND, "inspect", files.model, "--json"]
+    code = f"from l0tre.errors import require; require('onnxruntime', 'onnx').InferenceSession({files.model!r})"
+    words = [sys.executable, "-c", code]
     result = subprocess.run(words, capture_output=True, text=True, check=False, timeout=PATIENCE, env=home)
     assert (result.returncode, result.stderr) == (0, "")
     assert [str(path) for path in tmp_path.rglob("*") if "icrosoft" in str(path) or "onnx" in str(path)] == []
