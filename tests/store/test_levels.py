@@ -14,7 +14,8 @@ from l0tre.store import read_levels, read_snapshot
 from tests.store.editing import make_old
 from tests.tools import SAMPLE_BYTES, plain_network, tiny_module
 
-OPTIONS: dict[str, Any] = {"epsilon": 0.5, "memory_bytes": 30 * SAMPLE_BYTES}
+# Few queries of attacks: what is tested is what levels keep.
+OPTIONS: dict[str, Any] = {"epsilon": 0.5, "memory_bytes": 30 * SAMPLE_BYTES, "attack_queries": 40}
 
 
 def problem() -> tuple[torch.nn.Module, torch.Tensor]:
@@ -27,6 +28,15 @@ def problem() -> tuple[torch.nn.Module, torch.Tensor]:
 
 def bounds(snapshot: Snapshot) -> list[tuple[int, int]]:
     return [(image.lower, image.upper) for image in snapshot.images]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Snapshot]:
+    """A run of three levels on the grid, for reading only, and what it found."""
+    module, images = problem()
+    network = plain_network(module, tuple(images.shape[1:]))
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    return folder, l0tre.evaluate(network, images, out=folder, max_t=3, guarantee="grid", **OPTIONS)
 
 
 @pytest.mark.slow
@@ -44,12 +54,11 @@ def test_a_level_ends_as_a_search_that_stops_there(tmp_path: Path, guarantee: Gu
     assert bounds(levels[0]) != bounds(levels[2])  # else nothing was tested
 
 
-def test_the_witness_of_a_level_is_the_one_behind_its_upper_bound(tmp_path: Path) -> None:
+def test_the_witness_of_a_level_is_the_one_behind_its_upper_bound(finished: tuple[Path, Snapshot]) -> None:
     module, images = problem()
     network = plain_network(module, tuple(images.shape[1:]))
-    l0tre.evaluate(network, images, out=tmp_path / "run", max_t=3, guarantee="grid", **OPTIONS)
     shown = 0
-    for level in read_levels(tmp_path / "run"):
+    for level in read_levels(finished[0]):
         for image in level.images:
             if image.witness is None:
                 assert image.upper == image.groups + 1
@@ -62,11 +71,9 @@ def test_the_witness_of_a_level_is_the_one_behind_its_upper_bound(tmp_path: Path
     assert shown > 6
 
 
-def test_seconds_and_queries_add_up(tmp_path: Path) -> None:
-    module, images = problem()
-    network = plain_network(module, tuple(images.shape[1:]))
-    result = l0tre.evaluate(network, images, out=tmp_path / "run", max_t=3, guarantee="grid", **OPTIONS)
-    levels = read_levels(tmp_path / "run")
+def test_seconds_and_queries_add_up(finished: tuple[Path, Snapshot]) -> None:
+    folder, result = finished
+    levels = read_levels(folder)
     for place, last in enumerate(result.images):
         over_t = [level.images[place] for level in levels]
         assert [image.queries for image in over_t] == sorted(image.queries for image in over_t)
@@ -84,12 +91,11 @@ def test_the_seconds_of_the_images_are_those_of_the_run(tmp_path: Path, guarante
 
 
 @pytest.mark.slow
-def test_interruptions_change_no_level(tmp_path: Path) -> None:
+def test_interruptions_change_no_level(finished: tuple[Path, Snapshot], tmp_path: Path) -> None:
     module, images = problem()
     network = plain_network(module, tuple(images.shape[1:]))
     options: dict[str, Any] = {**OPTIONS, "max_t": 3, "guarantee": "grid"}
-    l0tre.evaluate(network, images, out=tmp_path / "whole", **options)
-    wanted = [bounds(level) for level in read_levels(tmp_path / "whole")]
+    wanted = [bounds(level) for level in read_levels(finished[0])]
     result = l0tre.evaluate(network, images, out=tmp_path / "run", time_budget=0.0, **options)
     reached = []
     while not result.finished:
@@ -102,11 +108,11 @@ def test_interruptions_change_no_level(tmp_path: Path) -> None:
     assert set(reached) == {1, 2, 3}  # levels not begun are not shown
 
 
-def test_runs_of_format_2_are_read_and_resumed(tmp_path: Path) -> None:
+def test_runs_of_format_2_are_read_and_resumed(finished: tuple[Path, Snapshot], tmp_path: Path) -> None:
     module, images = problem()
     network = plain_network(module, tuple(images.shape[1:]))
     options: dict[str, Any] = {**OPTIONS, "max_t": 3, "guarantee": "grid"}
-    whole = l0tre.evaluate(network, images, **options)
+    whole = finished[1]
     folder = tmp_path / "run"
     for snapshot in l0tre.anytime(network, images, out=folder, **options):
         if snapshot.t == 2:

@@ -3,11 +3,13 @@
 import csv
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,15 @@ from l0tre.store.connection import connect
 from l0tre.tuning import Tuning
 from tests.tools import SAMPLE_BYTES, plain_network, tiny_module
 
-OPTIONS: dict[str, Any] = {"max_t": 3, "epsilon": 0.5, "memory_bytes": 30 * SAMPLE_BYTES}
+TUNING = Tuning(grace_seconds=600.0)
+# Few queries of attacks, and no step of one that a clock cuts short: what is tested is what is kept.
+OPTIONS: dict[str, Any] = {
+    "max_t": 3,
+    "epsilon": 0.5,
+    "memory_bytes": 30 * SAMPLE_BYTES,
+    "attack_queries": 40,
+    "tuning": TUNING,
+}
 
 
 def _problem() -> tuple[l0tre.Network, torch.Tensor]:
@@ -43,10 +53,24 @@ def _essence(result: Snapshot) -> list[object]:
     ]
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Snapshot]:
+    """A run that ended, for reading only, and what it found."""
+    network, images = _problem()
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    return folder, l0tre.evaluate(network, images, out=folder, **OPTIONS)
+
+
+@pytest.fixture
+def copied(finished: tuple[Path, Snapshot], tmp_path: Path) -> Path:
+    """The same, to be changed."""
+    return Path(shutil.copytree(finished[0], tmp_path / "run"))
+
+
 @pytest.mark.slow
 def test_stopping_after_any_step_and_resuming_changes_nothing(tmp_path: Path) -> None:
     network, images = _problem()
-    options = {**OPTIONS, "tuning": Tuning(record_seconds=0.0)}
+    options = {**OPTIONS, "tuning": replace(TUNING, record_seconds=0.0)}
     whole = list(l0tre.anytime(network, images, out=tmp_path / "whole", **options))
     assert len(whole) > 20
     for steps in (1, 2, 5, len(whole) // 2, len(whole) - 2):
@@ -63,11 +87,11 @@ def test_stopping_after_any_step_and_resuming_changes_nothing(tmp_path: Path) ->
 def test_one_step_at_a_time_is_the_same_too(tmp_path: Path) -> None:
     """Every session keeps a step, nothing is counted twice, and the history does not depend on the clock."""
     network, images = _problem()
-    whole = l0tre.evaluate(network, images, tuning=Tuning(record_seconds=float("inf")), **OPTIONS)
+    whole = l0tre.evaluate(network, images, **{**OPTIONS, "tuning": replace(TUNING, record_seconds=float("inf"))})
     result = l0tre.evaluate(network, images, out=tmp_path / "run", time_budget=0.0, **OPTIONS)
     sessions = 1
     while not result.finished:
-        result, sessions = l0tre.resume(tmp_path / "run", network, time_budget=0.0), sessions + 1
+        result, sessions = l0tre.resume(tmp_path / "run", network, time_budget=0.0, tuning=TUNING), sessions + 1
         assert sessions < 200
     assert sessions > 40
     assert _essence(result) == _essence(whole)
@@ -84,9 +108,9 @@ for step, snapshot in enumerate(l0tre.anytime(network, images, out=sys.argv[1], 
 
 
 @pytest.mark.slow
-def test_kill_9_leaves_a_run_that_ends_the_same(tmp_path: Path) -> None:
-    network, images = _problem()
-    whole = l0tre.evaluate(network, images, **OPTIONS)
+def test_kill_9_leaves_a_run_that_ends_the_same(finished: tuple[Path, Snapshot], tmp_path: Path) -> None:
+    network, _ = _problem()
+    whole = finished[1]
     folder = tmp_path / "run"
     process = subprocess.Popen(
         [sys.executable, "-c", KILLED, str(folder)], stdout=subprocess.PIPE, cwd=Path(__file__).parents[2], text=True
@@ -103,10 +127,9 @@ def test_kill_9_leaves_a_run_that_ends_the_same(tmp_path: Path) -> None:
     assert _essence(l0tre.resume(folder, network)) == _essence(whole)
 
 
-def test_stored_witnesses_replay(tmp_path: Path) -> None:
+def test_stored_witnesses_replay(finished: tuple[Path, Snapshot]) -> None:
     network, images = _problem()
-    l0tre.evaluate(network, images, out=tmp_path / "run", **OPTIONS)
-    stored = read_snapshot(tmp_path / "run")
+    stored = read_snapshot(finished[0])
     shown = 0
     for image in stored.images:
         if image.witness is None:
@@ -118,10 +141,9 @@ def test_stored_witnesses_replay(tmp_path: Path) -> None:
     assert shown > 0
 
 
-def test_exports_agree_with_the_database(tmp_path: Path) -> None:
-    network, images = _problem()
-    result = l0tre.evaluate(network, images, out=tmp_path / "run", **OPTIONS)
-    folder = tmp_path / "run"
+def test_exports_agree_with_the_database(finished: tuple[Path, Snapshot]) -> None:
+    network, _ = _problem()
+    folder, result = finished
     exported = json.loads((folder / "result.json").read_text())
     assert exported == json.loads(json.dumps(read_snapshot(folder).to_dict()))
     assert exported["global"]["lower"] == result.lower
@@ -139,10 +161,9 @@ def test_exports_agree_with_the_database(tmp_path: Path) -> None:
         assert scores.argmax(1).tolist() == file["adversarial_label"].tolist()
 
 
-def test_the_history_of_every_image_has_times(tmp_path: Path) -> None:
-    network, images = _problem()
-    result = l0tre.evaluate(network, images, out=tmp_path / "run", **OPTIONS)
-    connection = sqlite3.connect(tmp_path / "run" / "run.db")
+def test_the_history_of_every_image_has_times(finished: tuple[Path, Snapshot]) -> None:
+    folder, result = finished
+    connection = sqlite3.connect(folder / "run.db")
     rows = connection.execute("SELECT place, at, seconds, lower, upper FROM bounds ORDER BY id").fetchall()
     connection.close()
     assert all(time.strptime(row[1][:19], "%Y-%m-%dT%H:%M:%S") for row in rows)
@@ -163,7 +184,7 @@ def test_what_only_a_level_needs_leaves_the_disk(tmp_path: Path) -> None:
 def test_the_inputs_come_back(tmp_path: Path) -> None:
     network, images = _problem()
     domain = l0tre.make_domain(network.input_shape, mask=torch.rand(network.input_shape[1:]) > 0.3)
-    l0tre.evaluate(network, images, out=tmp_path / "run", domain=domain, max_t=1)
+    l0tre.evaluate(network, images, out=tmp_path / "run", domain=domain, max_t=1, attack_queries=0)
     inputs = read_inputs(tmp_path / "run")
     assert torch.equal(inputs.images, images)
     assert torch.equal(inputs.domain.members, domain.members)
@@ -182,13 +203,12 @@ def test_a_second_writer_takes_the_run_over(tmp_path: Path) -> None:
     assert l0tre.resume(tmp_path / "run", network).finished
 
 
-def test_a_run_is_never_overwritten(tmp_path: Path) -> None:
+def test_a_run_is_never_overwritten(copied: Path, tmp_path: Path) -> None:
     network, images = _problem()
-    l0tre.evaluate(network, images, out=tmp_path / "run", **OPTIONS)
-    before = (tmp_path / "run" / "result.json").read_bytes()
+    before = (copied / "result.json").read_bytes()
     with pytest.raises(StoreError, match="holds a run already"):
-        l0tre.evaluate(network, images, out=tmp_path / "run", **OPTIONS)
-    assert (tmp_path / "run" / "result.json").read_bytes() == before
+        l0tre.evaluate(network, images, out=copied, **OPTIONS)
+    assert (copied / "result.json").read_bytes() == before
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.txt").write_text("x")
     with pytest.raises(StoreError, match="not empty"):
@@ -206,10 +226,9 @@ def test_another_network_cannot_resume(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["random", "truncated", "foreign", "missing", "empty"])
-def test_a_damaged_database_is_one_clear_error(tmp_path: Path, damage: str) -> None:
-    network, images = _problem()
-    folder = tmp_path / "run"
-    l0tre.evaluate(network, images, out=folder, **OPTIONS)
+def test_a_damaged_database_is_one_clear_error(copied: Path, damage: str) -> None:
+    network, _ = _problem()
+    folder = copied
     path = folder / "run.db"
     content = path.read_bytes()
     path.unlink()
