@@ -7,6 +7,7 @@ Example: python -m benchmarks.refusals random 0:300 --radii 1,2,3 --out refusals
 
 import argparse
 import json
+import math
 import random
 import signal
 import tempfile
@@ -139,12 +140,18 @@ def main() -> None:
     parser.add_argument("--radii", default="1,2")
     parser.add_argument("--engines", default=",".join(ENGINES))
     parser.add_argument("--seconds", type=float, default=10.0, help="for one proof")
+    parser.add_argument("--time-budget", type=float, default=math.inf, help="after which no further subject is begun")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     signal.signal(signal.SIGALRM, too_long)
     first, last = map(int, options.seeds.split(":"))
-    outcomes: Counter[str] = Counter()
+    outcomes, began = Counter[str](), time.monotonic()
     with tempfile.TemporaryDirectory() as name, options.out.open("a", encoding="utf-8") as out:
+
+        def note(facts: dict[str, Any]) -> None:
+            out.write(json.dumps(facts) + "\n")
+            out.flush()
+
         for subject in subjects(options.kind, first, last, Path(name)):
             for radius in map(int, options.radii.split(",")):
                 for engine in options.engines.split(","):
@@ -152,15 +159,12 @@ def main() -> None:
                         continue
                     found = tried(subject, radius, engine, Path(name), options.seconds)
                     outcomes[f"{engine} {found['outcome']}"] += 1
-                    if (
-                        found["outcome"] in ("refused", "broken", "too long")
-                        or "why" in found
-                        or found.get("checking", 0) > 2
-                    ):
-                        facts = {"subject": subject.name, "radius": radius, "engine": engine, **found}
-                        out.write(json.dumps(facts) + "\n")
-                        out.flush()
-        out.write(json.dumps(dict(sorted(outcomes.items()))) + "\n")
+                    slow = found.get("checking", 0.0) > max(2.0, 10 * found.get("proving", 0.0))
+                    if slow or found["outcome"] in ("refused", "broken", "too long", "not proved"):
+                        note({"subject": subject.name, "radius": radius, "engine": engine, **found})
+            if time.monotonic() - began > options.time_budget:
+                break
+        note({"last": subject.name, **dict(sorted(outcomes.items()))})
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """Mistakes for each rule of the prover, which make it claim what is not true: are the certificates refused?
 
-Each is put in by replacing one function of the prover for a while. The network's own source is muted, so that no
-witness ends a proof before the mistake has its effect.
+Each is put in by replacing one function of the prover for a while.
 """
 
 import tempfile
@@ -25,11 +24,7 @@ from l0tre.certify.boxes import (
     disjoint_pairs,
     first_pass,
     form_bounds,
-    forward_forms,
-    head,
     overlapping_pairs,
-    range_parts,
-    tail,
     window_forms,
 )
 from l0tre.certify.cells import cell_search
@@ -42,7 +37,7 @@ from l0tre.errors import CertificateError
 from l0tre.model.network import Network
 from l0tre.tuning import Tuning
 
-__all__ = ["BUGS", "Bug", "claimed", "muted"]
+__all__ = ["BUGS", "Bug", "claimed"]
 
 Change = Callable[..., Any]
 WINDOWS = Tuning(hopeless=1e9, meeting_share=1.0)
@@ -59,12 +54,14 @@ class Bug:
         t: Groups that must change for it to matter.
         tuning: The engine that it is in.
         hidden: Whether the network needs dense layers behind its windows.
+        near: Whether it is about pairs of near pixels or of far ones; ``None`` for either.
     """
 
     places: tuple[tuple[Any, str, Callable[[Change], Any]], ...]
     t: int = 1
     tuning: Tuning = WINDOWS
     hidden: bool = False
+    near: bool | None = None
 
     @contextmanager
     def planted(self) -> Iterator[None]:
@@ -136,6 +133,16 @@ def no_errors(found: Any, *_: Any) -> Any:
     return {place: replace(forms, error=0 * forms.error) for place, forms in found.items()}
 
 
+def all_rivals(losses: Tensor, *_: Any) -> Tensor:
+    """The loss against the rival that is furthest."""
+    return losses.amax(1, keepdim=True).expand_as(losses)
+
+
+def always(found: Tensor, *_: Any) -> Tensor:
+    """Yes to every question."""
+    return found | True
+
+
 def first_half(nodes: BoxNodes, *_: Any) -> BoxNodes:
     """Upper halves of boxes that lose nearly all of their values."""
     if not len(nodes):
@@ -149,11 +156,6 @@ def first_half(nodes: BoxNodes, *_: Any) -> BoxNodes:
 def no_rounding(errors: Tensor, *_: Any) -> Tensor:
     """No rounding term."""
     return torch.zeros_like(errors)
-
-
-def any_is_proved(safe: Tensor, *_: Any) -> Tensor:
-    """Bounds that count where one rival is beaten, not all."""
-    return safe | True
 
 
 def one_rival(original: Change) -> Change:  # noqa: ARG001
@@ -170,21 +172,24 @@ BUGS: Mapping[str, Bug] = {
     "one rival only": Bug(((box_search, "proved", one_rival),)),
     "parts of boxes lost": Bug(((box_search, "split_boxes", after(first_half)),)),
     "near pairs added up": Bug(
-        ((first_pass, "can_interact", after(nearer)), (box_bounds, "can_interact", after(nearer))), t=2
+        ((first_pass, "can_interact", after(nearer)), (box_bounds, "can_interact", after(nearer))), t=2, near=True
     ),
     "second pixel forgotten in sums": Bug(
-        ((first_pass, "_add_two", instead(lambda singles, sets: singles[sets[:, 0]])),), t=2
+        ((first_pass, "_add_two", instead(lambda singles, sets: singles[sets[:, 0]])),), t=2, near=False
     ),
     "sums of the least losses, not all rivals": Bug(
-        ((first_pass, "_losses", after(lambda losses, *_: losses.amax(1, keepdim=True).expand_as(losses))),), t=2
+        ((first_pass, "_losses", after(all_rivals)),),
+        t=2,
+        near=False,
     ),
     "interactions forgotten": Bug(
-        ((overlapping_pairs, "interaction_sizes", after(no_interactions)),), t=2, hidden=True
+        ((overlapping_pairs, "interaction_sizes", after(no_interactions)),), t=2, near=True, hidden=True
     ),
-    "hulls of the first part": Bug(((disjoint_pairs, "_hull", after(first_parts)),), t=2, hidden=True),
+    "hulls of the first part": Bug(((disjoint_pairs, "_hull", after(first_parts)),), t=2, near=False, hidden=True),
     "pairs over some parts of ranges": Bug(
         ((overlapping_pairs, "children", lambda f: lambda open_, level: f(open_, level)[: len(open_)]),),
         t=2,
+        near=True,
         hidden=True,
     ),
     "lines of forms without errors": Bug(
@@ -197,11 +202,11 @@ BUGS: Mapping[str, Bug] = {
         ),
         tuning=FORMS,
     ),
-    "forms added up too soon": Bug(((form_bounds, "apart", after(lambda far, *_: far | True)),), t=2, tuning=FORMS),
+    "forms added up too soon": Bug(((form_bounds, "apart", after(always)),), t=2, near=True, tuning=FORMS),
     "forms of one rival only": Bug(((box_search, "proved", one_rival),), tuning=FORMS),
     "cells: lines without gaps": Bug(((relax_bounds, "relax", after(without_gaps)),), tuning=CELLS),
     "cells: wrong slopes": Bug(((relax_bounds, "relax", after(steeper)),), tuning=CELLS),
-    "cells: all proved": Bug(((relax_bounds, "is_proved", after(any_is_proved)),), tuning=CELLS),
+    "cells: all proved": Bug(((relax_bounds, "is_proved", after(always)),), tuning=CELLS),
     "cells: boxes lost": Bug(((cell_search, "split_boxes", after(first_half)),), tuning=CELLS),
 }
 ROUNDING: Mapping[str, Bug] = {
@@ -212,11 +217,10 @@ ROUNDING: Mapping[str, Bug] = {
         )
     ),
 }
-_UNUSED = (forward_forms, head, range_parts, tail)
 
 
 def muted(network: Network, label: int) -> Network:
-    """The network with a source that never confirms a witness."""
+    """The network with a source that never confirms a witness, so that none ends a proof before the mistake acts."""
 
     def reference(x: Tensor) -> Tensor:
         scores = torch.zeros(len(x), network.classes)

@@ -39,8 +39,8 @@ def read_property(path: Path) -> Property:
         for sign in (">=", "<=")
     )
     (label,) = {int(label) for _, label in re.findall(r"\(>= Y_(\d+) Y_(\d+)\)", text)}
-    ends = (np.array([end[place] for place in sorted(end)]) for end in (low, high))
-    return Property(*ends, label)
+    least, most = (np.array([end[place] for place in sorted(end)]) for end in (low, high))
+    return Property(least, most, label)
 
 
 class Program:
