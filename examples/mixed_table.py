@@ -50,8 +50,7 @@ def main(folder: Path) -> l0tre.Snapshot:
     rows, labels = people(600)
     names = Names(features=COLUMNS, classes=("refused", "granted"))
     data = from_arrays(rows, labels, scale=1, names=names)
-    # Only what a person can change, and as it can change: nobody gets younger, a job is one of four, and the few
-    # largest savings are no range for all.
+    # Only what a person can change, and as it can change: nobody gets younger, nobody has four jobs.
     domain = l0tre.table_domain(
         data, quantile=0.03, fixed=["born_abroad"], integer=["auto"], one_hot=["job_*"], upwards=COLUMNS[:2]
     )

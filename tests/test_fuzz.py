@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -62,8 +62,8 @@ def test_nothing_that_is_proved_holds_a_known_flip() -> None:
     assert set(tally.guarantees) == set(GUARANTEES)
     assert set(tally.ideas) == set(IDEAS)
     assert {"certified", "certified by cells", "grid", "lipschitz"} <= set(tally.proved)
-    assert tally.parts > 800
-    assert tally.probes > 500
+    assert tally.parts > 500
+    assert tally.probes > 300
     assert tally.clustered > 2
     assert tally.certificates["confirmed"] > 1
 
@@ -238,15 +238,20 @@ MISTAKES: dict[str, tuple[str, Tamper]] = {
 }
 
 
+@cache
+def complaints(seed: int, guarantee: str) -> tuple[object, ...]:
+    """About the prover as it is."""
+    return run_case(seed, Tally(), only=[guarantee, "linear", "module"]).complaints
+
+
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_noticed(name: str) -> None:
     guarantee, mistake = MISTAKES[name]
     noticed: Counter[str] = Counter()
     tested = 0
     for seed in range(4, 9):
-        only = [guarantee, "linear", "module"]
-        assert run_case(seed, Tally(), only=only).complaints == ()
-        result = run_case(seed, Tally(), only=only, tamper=mistake)
+        assert complaints(seed, guarantee) == ()
+        result = run_case(seed, Tally(), only=[guarantee, "linear", "module"], tamper=mistake)
         tested += result.outcome == "tested"
         noticed.update({complaint.check for complaint in result.complaints})
     assert tested > 2

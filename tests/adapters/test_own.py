@@ -33,11 +33,11 @@ def test_the_schedule_is_the_published_one() -> None:
     assert schedule(25, 500) == schedule(500, 10_000)
 
 
-@pytest.mark.parametrize(("colour", "side"), [([1.0], 8), ([0.0, 1.0, 1.0], 5)])
-def test_sparse_rs_finds_planted_pixels(colour: list[float], side: int) -> None:
+@pytest.mark.parametrize(("colour", "side", "queries"), [([1.0], 8, 2000), ([0.0, 1.0, 1.0], 5, 4000)])
+def test_sparse_rs_finds_planted_pixels(colour: list[float], side: int, queries: int) -> None:
     planted = [(0, 1), (4, 4)]
     images = torch.full((2, len(colour), side, side), 0.5)
-    found = sparse_rs(Planted(planted, colour), images, torch.zeros(2, dtype=torch.int64), 4000, 0)
+    found = sparse_rs(Planted(planted, colour), images, torch.zeros(2, dtype=torch.int64), queries, 0)
     for image, changed in zip(images, found, strict=True):
         assert sorted(map(tuple, (image != changed).any(0).nonzero().tolist())) == planted
         for row, column in planted:

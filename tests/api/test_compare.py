@@ -24,6 +24,7 @@ from l0tre.store import read_snapshot
 from tests.tools import plain_network, tiny_module
 
 GROUPS = 3
+FEW: dict[str, Any] = {"attack_queries": 40}  # of attacks, which are not what is tested
 
 
 def snapshot(
@@ -58,7 +59,7 @@ def possible_differences(a: Snapshot, b: Snapshot) -> list[Fraction]:
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(bounds_of_network, bounds_of_network)
 def test_the_order_is_what_all_possible_radii_agree_on(
     a: dict[int, tuple[int, int]], b: dict[int, tuple[int, int]]
@@ -94,7 +95,7 @@ def test_a_pair_turned_says_the_same(a: dict[int, tuple[int, int]], b: dict[int,
     assert turned.words == straight.words or straight.order in ("open", "equal")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(bounds_of_network, bounds_of_network)
 def test_a_split_counts_what_holds_for_all_possible_radii(
     a: dict[int, tuple[int, int]], b: dict[int, tuple[int, int]]
@@ -216,22 +217,22 @@ def essence(comparison: Comparison) -> object:
 @pytest.mark.slow
 def test_compare_is_evaluate_for_each_network(tmp_path: Path) -> None:
     networks, images = two_networks()
-    comparison = l0tre.compare(networks, images, guarantee="grid", out=tmp_path / "out", max_t=1)
+    comparison = l0tre.compare(networks, images, guarantee="grid", out=tmp_path / "out", max_t=1, **FEW)
     for name, standing in zip(networks, comparison.standings, strict=True):
-        alone = l0tre.evaluate(networks[name], images, guarantee="grid", max_t=1)
+        alone = l0tre.evaluate(networks[name], images, guarantee="grid", max_t=1, **FEW)
         assert (standing.network, standing.lower, standing.upper) == (name, alone.lower, alone.upper)
         assert read_snapshot(tmp_path / "out" / name).finished
     stored = json.loads((tmp_path / "out" / "comparison.json").read_text())
     assert stored == json.loads(json.dumps(comparison.to_dict()))
     rows = list(csv.DictReader((tmp_path / "out" / "comparison.csv").open()))
     assert [row["network"] for row in rows] == list(networks)
-    assert essence(l0tre.compare(networks, images, guarantee="grid", max_t=1)) == essence(comparison)
+    assert essence(l0tre.compare(networks, images, guarantee="grid", max_t=1, **FEW)) == essence(comparison)
 
 
 @pytest.mark.slow
 def test_stopped_comparisons_go_on_and_finished_networks_are_not_repeated(tmp_path: Path) -> None:
     networks, images = two_networks()
-    options: dict[str, Any] = {"guarantee": "grid", "max_t": 2}
+    options: dict[str, Any] = {"guarantee": "grid", "max_t": 2, **FEW}
     whole = l0tre.compare(networks, images, **options)
     out = tmp_path / "out"
     begun: list[str] = []
@@ -255,16 +256,16 @@ def test_stopped_comparisons_go_on_and_finished_networks_are_not_repeated(tmp_pa
 def test_another_question_does_not_resume_the_runs(tmp_path: Path) -> None:
     networks, images = two_networks()
     out = tmp_path / "out"
-    l0tre.compare(networks, images, out=out, guarantee="grid", max_t=1)
+    l0tre.compare(networks, images, out=out, guarantee="grid", max_t=1, **FEW)
     changes: tuple[dict[str, Any], ...] = ({"max_t": 2}, {"epsilon": 0.5}, {"guarantee": "certified"})
     for changed in changes:
         with pytest.raises(StoreError, match=next(iter(changed))):
-            l0tre.compare(networks, images, out=out, resume=True, **{"guarantee": "grid", "max_t": 1, **changed})
+            l0tre.compare(networks, images, out=out, resume=True, **{"guarantee": "grid", "max_t": 1, **FEW, **changed})
     with pytest.raises(StoreError, match="5 images, not on the 3"):
-        l0tre.compare(networks, images[:3], out=out, resume=True, guarantee="grid", max_t=1)
+        l0tre.compare(networks, images[:3], out=out, resume=True, guarantee="grid", max_t=1, **FEW)
     other = {"one": replace(networks["one"], fingerprint="other"), "two": networks["two"]}
     with pytest.raises(StoreError, match="another network"):
-        l0tre.compare(other, images, out=out, resume=True, guarantee="grid", max_t=1)
+        l0tre.compare(other, images, out=out, resume=True, guarantee="grid", max_t=1, **FEW)
 
 
 def test_images_are_resized_for_each_network_and_keep_their_indices() -> None:
@@ -273,12 +274,12 @@ def test_images_are_resized_for_each_network_and_keep_their_indices() -> None:
     large = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
     networks = {"small": plain_network(small, (1, 2, 2)), "large": plain_network(large, (1, 4, 4))}
     data = l0tre.Dataset(torch.rand(3, 1, 4, 4), None, (7, 2, 5), "three")
-    comparison = l0tre.compare(networks, data, resize=True, guarantee="grid", max_t=1)
+    comparison = l0tre.compare(networks, data, resize=True, guarantee="grid", max_t=1, **FEW)
     assert [standing.groups for standing in comparison.standings] == [4, 16]
     assert not comparison.same_groups
     assert comparison.pairs[0].common == 3
     with pytest.raises(l0tre.L0treError, match="shape"):
-        l0tre.compare(networks, data, guarantee="grid", max_t=1)
+        l0tre.compare(networks, data, guarantee="grid", max_t=1, **FEW)
 
 
 def test_what_cannot_be_compared_is_refused() -> None:

@@ -41,7 +41,7 @@ def of_parameters_only(x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("function", [with_numpy, without_graph, of_parameters_only])
 def test_without_gradients_auto_works_and_says_what_it_left_out(function: object) -> None:
-    result = attack_details(function, CASE.images, CASE.labels, budget=2000)  # type: ignore[arg-type]
+    result = attack_details(function, CASE.images, CASE.labels, budget=800)  # type: ignore[arg-type]
     check_result(CASE.module, CASE.images, result, make_domain(SHAPE))
     assert int(result.backwards.sum()) == 0
     assert all(distance == CASE.distance(row) for row, distance in enumerate(result.distance.tolist()))

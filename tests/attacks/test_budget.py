@@ -87,6 +87,7 @@ def stop_after(calls: int) -> Callable[[], bool]:
     return lambda: next(left, True)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("calls", [1, 3, 10])
 @pytest.mark.parametrize("method", ["auto", *METHODS])
 def test_stopping_ends_early_with_a_valid_result(method: Method, calls: int) -> None:

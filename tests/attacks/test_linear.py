@@ -36,7 +36,7 @@ def below(wanted: list[int]) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["auto", "local"])
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=12, deadline=None, derandomize=True)
 @given(case=linear_models)
 def test_the_exact_distance_is_found(method: Method, case: Linear) -> None:
     wanted = distances(case)

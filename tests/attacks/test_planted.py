@@ -70,7 +70,7 @@ def test_no_larger_than_the_best_corner_of_tiny_networks(kind: str, seed: int) -
     images = torch.rand(2, *shape, generator=torch.Generator().manual_seed(seed))
     network = plain_network(module, shape, sample_bytes=2**10)
     domain = make_domain(shape)
-    result = attack_details(network, images, budget=1500)
+    result = attack_details(network, images, budget=800)
     check_result(module, images, result, domain)
     for row, image in enumerate(images):
         exact = brute_force(module, image, int(result.labels[row]), domain, [0.0, 1.0])

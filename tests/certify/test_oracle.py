@@ -112,6 +112,7 @@ def test_the_program_is_below_a_dense_search_and_near_it(seed: int) -> None:
         assert ((flat >= case.domain.low.double()) & (flat <= case.domain.high.double())).all()
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("seed", LINEAR_SEEDS[1::4])
 def test_halves_of_a_box_have_the_minimum_of_the_box(seed: int) -> None:
     case = random_case(seed)

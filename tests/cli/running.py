@@ -14,6 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from l0tre.cli import main
 
+FEW = ("--attack", "40")  # queries of attacks, for tests of something else
+
 
 @dataclass(frozen=True)
 class Result:

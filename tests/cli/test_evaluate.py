@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.cli.running import Files, l0tre, save_classifier, scores
+from tests.cli.running import FEW, Files, l0tre, save_classifier, scores
 
 GRID = (0.0, 0.5, 1.0)
 
@@ -71,7 +71,7 @@ def test_json_has_the_documented_keys_and_the_bounds_of_brute_force(
 
 def test_the_witnesses_of_a_run_change_the_decision(files: Files, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    assert l0tre("evaluate", files.model, files.data, "--out", out, "--quiet").code == 0
+    assert l0tre("evaluate", files.model, files.data, "--out", out, "--quiet", *FEW).code == 0
     with np.load(out / "witnesses.npz") as stored:
         assert len(stored["index"]) == 6
         decisions = scores(files.model, stored["adversarial"]).argmax(1)
@@ -83,7 +83,7 @@ def test_the_witnesses_of_a_run_change_the_decision(files: Files, tmp_path: Path
 
 def test_a_run_folder_holds_every_file_and_show_agrees_with_them(files: Files, tmp_path: Path) -> None:
     out = tmp_path / "deep" / "run"
-    result = l0tre("evaluate", files.model, files.data, "--out", out)
+    result = l0tre("evaluate", files.model, files.data, "--out", out, *FEW)
     assert result.code == 0
     assert "report.html" in result.out
     names = {"run.db", "inputs.npz", "result.json", "bounds.csv", "witnesses.npz", "report.html"}
@@ -97,7 +97,7 @@ def test_a_run_folder_holds_every_file_and_show_agrees_with_them(files: Files, t
 
 def test_report_writes_the_files_anew(files: Files, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    l0tre("evaluate", files.model, files.data, "--out", out, "--quiet")
+    l0tre("evaluate", files.model, files.data, "--out", out, "--quiet", *FEW)
     for name in ("result.json", "bounds.csv", "witnesses.npz", "report.html"):
         (out / name).unlink()
     result = l0tre("report", out)
@@ -107,12 +107,12 @@ def test_report_writes_the_files_anew(files: Files, tmp_path: Path) -> None:
 
 
 def test_quiet_prints_nothing(files: Files, tmp_path: Path) -> None:
-    result = l0tre("evaluate", files.model, files.data, "-q", "--out", tmp_path / "run")
+    result = l0tre("evaluate", files.model, files.data, "-q", "--out", tmp_path / "run", *FEW)
     assert (result.code, result.out, result.err) == (0, "", "")
 
 
 def test_nothing_but_the_result_is_printed_without_a_terminal(files: Files) -> None:
-    result = l0tre("evaluate", files.model, files.data)
+    result = l0tre("evaluate", files.model, files.data, *FEW)
     assert result.err == ""
     assert "\x1b" not in result.out
     assert max(len(line) for line in result.out.splitlines() if files.model not in line) <= 80

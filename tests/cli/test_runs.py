@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.cli.running import Files, Result, check_error, contents, l0tre, make_files, save_classifier
+from tests.cli.running import FEW, Files, Result, check_error, contents, l0tre, make_files, save_classifier
 from tests.store.editing import edit
 
 
@@ -35,7 +35,7 @@ def test_a_run_goes_on_to_the_bounds_of_one_that_was_never_stopped(files: Files,
     assert "stopped before the end" in l0tre("show", run).out
     result = l0tre("evaluate", run, "--resume", "--json")
     assert (result.code, result.err) == (0, "")
-    whole = json.loads(l0tre("evaluate", files.model, files.data, "--guarantee", "grid", "--json").out)
+    whole = json.loads(l0tre("evaluate", files.model, files.data, "--guarantee", "grid", "--json", *FEW).out)
     assert essence(json.loads(result.out)) == essence(shown(run)) == essence(whole)
     assert json.loads((run / "result.json").read_text())["global"]["finished"] is True
     assert shown(run)["global"]["queries"] > stopped["global"]["queries"]
@@ -48,14 +48,14 @@ def test_many_short_sessions_add_up(files: Files, run: Path) -> None:
         sessions += 1
         assert sessions < 100
     assert sessions > 1
-    whole = json.loads(l0tre("evaluate", files.model, files.data, "--guarantee", "grid", "--json").out)
+    whole = json.loads(l0tre("evaluate", files.model, files.data, "--guarantee", "grid", "--json", *FEW).out)
     assert essence(shown(run)) == essence(whole)
 
 
 @pytest.mark.slow
 def test_proofs_of_many_short_sessions_add_up(files: Files, tmp_path: Path) -> None:
     run, sessions = tmp_path / "proofs", 0
-    words = ("--guarantee", "certified", "--max-t", "3")
+    words = ("--guarantee", "certified", "--max-t", "3", *FEW)
     assert l0tre("evaluate", files.model, files.data, *words, "--out", run, "--time-budget", "0", "-q").code == 0
     bounds = [(0, 100)] * 6
     while not shown(run)["global"]["finished"]:
@@ -86,7 +86,7 @@ def test_a_run_goes_on_from_another_folder(files: Files, tmp_path: Path, monkeyp
     np.savez(tmp_path / "here" / "images.npz", x=files.images)
     monkeypatch.chdir(tmp_path / "here")
     for model, out in (("net.onnx", "a"), ("net.py:f", "b")):
-        assert l0tre("evaluate", model, "images.npz", "--out", f"../{out}", "--time-budget", "0", "-q").code == 0
+        assert l0tre("evaluate", model, "images.npz", "--out", f"../{out}", "--time-budget", "0", "-q", *FEW).code == 0
     monkeypatch.chdir(tmp_path / "there")
     for out, words in (("a", []), ("b", ["--model", "../here/net.py:f"])):
         assert l0tre("evaluate", f"../{out}", "--resume", "-q", *words).code == 0
@@ -111,7 +111,7 @@ def test_a_new_run_never_overwrites_another(files: Files, run: Path) -> None:
 def test_a_run_does_not_go_on_with_another_network(tmp_path: Path, kind: str) -> None:
     files = make_files(tmp_path)
     out = tmp_path / "run"
-    assert l0tre("evaluate", files.model, files.data, "--out", out, "--time-budget", "0", "-q").code == 0
+    assert l0tre("evaluate", files.model, files.data, "--out", out, "--time-budget", "0", "-q", *FEW).code == 0
     if kind == "changed":
         save_classifier(Path(files.model), seed=1)
     elif kind == "missing":

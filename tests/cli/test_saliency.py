@@ -72,7 +72,7 @@ def test_a_photograph_is_an_image(files: Files, tmp_path: Path) -> None:
         (("DATA", "--out", "map.jpg"), "--out map.jpg is no picture"),
         (("DATA", "--target", "9"), "--target is 9"),
         (("DATA", "--target", "1", "--neuron", "1:0"), "give one of them"),
-        (("DATA", "--neuron", "nowhere:1"), "l0tre saliency --layers"),
+        (("DATA", "--neuron", "nowhere:1"), "saliency with --layers"),
         (("DATA", "--strongest", "0"), "--strongest is 0"),
         (("DATA", "--resume", "--out", "missing.png"), "cannot be read as a saliency map"),
         (("DATA", "--names", "missing.txt"), "--names missing.txt cannot be read"),

@@ -24,6 +24,7 @@ from tests.certify.boxes.cases import balanced, make_case, prover_of
 from tests.certify.boxes.recipes import RELU, Recipe, conv
 from tests.certify.oracle import exact_distance
 from tests.certify.random_networks import planted, random_case
+from tests.tools import NO_ATTACK
 
 
 def small() -> nn.Module:
@@ -61,15 +62,15 @@ def test_planted_pairs_are_found_and_single_pixels_proved() -> None:
     assert set(verdict.witness.groups) == {2, 9}
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("seed", range(0, 39, 3))
 def test_evaluations_agree_with_exact_distances(seed: int) -> None:
     case = random_case(seed)
     if case.kind in ("sigmoid", "tanh"):
         pytest.skip("no exact distance of smooth networks")
     most = min(2, case.domain.groups)
-    result = l0tre.evaluate(
-        case.network, case.image[None], [case.label], max_t=most, domain=case.domain, time_budget=20.0
-    )
+    options: dict[str, Any] = {"domain": case.domain, "time_budget": 20.0, "attack_queries": 50}
+    result = l0tre.evaluate(case.network, case.image[None], [case.label], max_t=most, **options)
     bounds = result.images[0]
     distance = exact_distance(case.graph, case.image, case.label, case.domain, most)
     assert bounds.guarantee == "certified"
@@ -255,7 +256,7 @@ def test_a_few_images_show_whether_cells_do(trial: int, patience: int, steps: Co
     images = torch.stack([case.image.roll(shift, 2) for shift in (0, 1, 0, 1, 0)])
     labels = case.network.scores(images).argmax(1)
     options: dict[str, Any] = {"max_t": 2, "domain": case.domain, "guarantee": "certified", "tuning": tuning}
-    result = l0tre.evaluate(case.network, images, labels, **options)
+    result = l0tre.evaluate(case.network, images, labels, **NO_ATTACK, **options)
     assert result.finished
     for shift in (0, 1):
         distance = exact_distance(case.graph, images[shift], int(labels[shift]), case.domain, 2)

@@ -64,7 +64,7 @@ def violation(bounds: CurveBounds, operation: Operation, low: float, high: float
 
 @pytest.mark.parametrize("operation", BOUNDED, ids=NAMES)
 @given(st.floats(-50, 50) | st.sampled_from([-3.0, 0.0, 3.0]), st.sampled_from(SIZES), st.floats(0, 1))
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=25, deadline=None, derandomize=True)
 def test_ranges_and_lines_hold(operation: Operation, place: float, size: float, share: float) -> None:
     low, high = place - share * size, place + (1 - share) * size
     for own in (None, low + share * (high - low), low - 7.0):
@@ -97,7 +97,7 @@ def test_no_range_gives_no_parallel_lines(operation: Operation) -> None:
 
 @pytest.mark.parametrize("operation", BOUNDED, ids=NAMES)
 @given(st.floats(-50, 50) | st.sampled_from([-3.0, 0.0, 3.0]), st.sampled_from(SIZES), st.floats(0, 1))
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=25, deadline=None, derandomize=True)
 def test_derivatives_lie_in_their_ranges(operation: Operation, place: float, size: float, share: float) -> None:
     low, high = place - share * size, place + (1 - share) * size
     x, bounds = points(low, high), bounds_of(operation)
@@ -199,7 +199,7 @@ def test_wrong_curves_are_found(mutant: str) -> None:
     for name, curve in (("right", right), ("wrong", MUTANTS[mutant](right))):
         bounds = smooth_curve(lambda _, curve=curve: curve).bounds  # type: ignore[misc]
         assert isinstance(bounds, CurveBounds)
-        for _ in range(200):
+        for _ in range(100):
             ends = (torch.rand(2, generator=generator, dtype=torch.float64) * 12 - 6).sort().values.tolist()
             worst[name] = max(worst[name], violation(bounds, operation, ends[0], ends[1], None))
     assert worst["right"] <= 2e-15

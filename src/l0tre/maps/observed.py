@@ -139,7 +139,7 @@ def _split(network: Network, neuron: str) -> tuple[Layer, list[int]]:
             return by_name[name], [int(part) for part in rest]
     raise ConfigError(
         f"the neuron {neuron!r} is not one of {network.name}: give layer:channel, with a layer of 1 to "
-        f"{len(known)} or its name (l0tre saliency --layers lists them)"
+        f"{len(known)} or its name (saliency with `layers` lists them)"
     )
 
 

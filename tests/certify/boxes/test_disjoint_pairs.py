@@ -208,6 +208,7 @@ def test_batches_of_one_give_the_same(name: str, monkeypatch: pytest.MonkeyPatch
         assert torch.equal(found.left.low, many.left.low)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("sample", "worth"), [(1, 0.0), (1, 2.0), (3, 0.9), (3, 2.0), (16, 0.0)])
 @pytest.mark.parametrize("name", ["two hidden", "colours"])
 def test_samples_decide_only_where_to_look(

@@ -79,6 +79,7 @@ SIZES = [
 ]
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("name", "t"), SIZES)
 def test_networks_that_are_linear_behind_windows(name: str, t: int) -> None:
     unsafe = proved = 0
@@ -89,6 +90,7 @@ def test_networks_that_are_linear_behind_windows(name: str, t: int) -> None:
     assert proved > 0 or t == 1  # a first_pass of single pixels only lists them
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("name", DEEP)
 @pytest.mark.parametrize("t", [1, 2])
 def test_networks_with_hidden_layers(name: str, t: int) -> None:
@@ -100,6 +102,7 @@ def test_networks_with_hidden_layers(name: str, t: int) -> None:
     assert proved > 0 or t == 1
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("near", "far"), [(0, (0,)), (2, (0, 1)), (1, (1, 3))])
 @pytest.mark.parametrize("name", ["two hidden", "colours"])
 def test_parts_of_ranges_at_every_depth(
@@ -121,6 +124,7 @@ def test_parts_of_ranges_at_every_depth(
     assert small.proved == found.proved
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("single", "pair", "entries"), [(0, 0, 2), (1, 3, 7), (2, 1, 64)])
 @pytest.mark.parametrize("t", [2, 3])
 def test_tables_of_every_size(t: int, single: int, pair: int, entries: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,6 +168,7 @@ def test_the_first_pass_over_several_images_is_that_over_each(t: int) -> None:
         assert turned.proved == [together.proved[2], together.proved[0]]
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("name", "deep"), PLANTED_DEPTHS)
 def test_a_planted_change_is_left(name: str, deep: bool) -> None:
     """The only set that changes the decision, and only for values inside its ranges."""

@@ -69,6 +69,7 @@ def least_margins(search: BoxSearch, case: Case, nodes: BoxNodes) -> Tensor:
     return (scores[..., case.label, None] - scores[..., others]).amin(1)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("seed", range(24))
 def test_bounds_are_below_the_margins_on_any_graph(seed: int) -> None:
     case = random_case(seed)
@@ -80,6 +81,7 @@ def test_bounds_are_below_the_margins_on_any_graph(seed: int) -> None:
         assert slopes.shape == (*bounds.shape, nodes.low[0].numel())
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("name", RECIPES)
 @pytest.mark.parametrize("t", [1, 2, 3])
 def test_bounds_are_below_the_margins_in_windows(name: str, t: int) -> None:
@@ -181,6 +183,7 @@ def test_groups_of_several_pixels_are_apart_only_if_all_of_them_are() -> None:
     assert apart(three, (4, 4)).tolist() == [False]
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("seed", range(0, 24, 2))
 def test_searches_by_forms_end_with_the_exact_distance(seed: int) -> None:
     case = random_case(seed)

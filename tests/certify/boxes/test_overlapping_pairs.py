@@ -154,6 +154,7 @@ def forms_of(
     return image, AffineForms(centre, radius)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("budget", [1, 2**24])
 @pytest.mark.parametrize("name", ["two hidden", "colours", "stride", "flat pool"])
 def test_parts_are_bounded_by_their_own_forms(name: str, budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,6 +191,7 @@ def test_parts_are_bounded_by_their_own_forms(name: str, budget: int, monkeypatc
         assert starts == ([0, 1, 2] if budget == 1 else [0])
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("sample", "worth"), [(1, 2.0), (2, 2.0), (2, 0.9), (3, 0.0), (16, 2.0)])
 @pytest.mark.parametrize("name", ["two hidden", "colours"])
 def test_samples_decide_only_where_to_look(

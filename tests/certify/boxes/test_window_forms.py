@@ -149,6 +149,7 @@ def test_carried_forms_hold_on_both_sides(name: str, t: int, rows: int) -> None:
     assert float(forms.radius[len(sets) :, 0].abs().max()) < 1e-9
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("t", [1, 2])
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_dense_layer_is_the_sum_over_the_whole_map(name: str, t: int) -> None:

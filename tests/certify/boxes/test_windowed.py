@@ -21,6 +21,7 @@ def changed(graph: Graph, image: Tensor, values: Tensor, *sets: Tensor) -> Tenso
     return run(graph, inputs.view(-1, *image.shape)).flatten(1)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("name", RECIPES)
 def test_effects_of_pixels_that_are_not_near_add_up(name: str) -> None:
     """All pairs of pixels; and those that are near by one do disturb each other somewhere."""

@@ -160,7 +160,7 @@ def test_planted_changes_are_never_proved_away(shape: tuple[int, ...]) -> None:
 def test_boxes_against_the_exact_minimum() -> None:
     """Of random boxes and of those that searches proved."""
     compared = proved = 0
-    for seed in range(0, 5 * len(KINDS), 2):
+    for seed in range(0, 5 * len(KINDS), 4):
         case, rng = variant(seed, 3), np.random.default_rng(seed)
         t = min(2, case.domain.groups)
         if case.kind in SMOOTH or case.domain.members.shape[1] > 4:
@@ -181,8 +181,8 @@ def test_boxes_against_the_exact_minimum() -> None:
                 assert float(bounds.margins[row].min()) <= truth + 1e-6
                 assert truth > 0 or not bounds.proved[row]
                 compared, proved = compared + 1, proved + int(bounds.proved[row])
-    assert compared >= 60
-    assert 10 <= proved < compared
+    assert compared >= 30
+    assert 5 <= proved < compared
 
 
 def test_several_images_are_decided_as_one_at_a_time() -> None:
@@ -211,6 +211,7 @@ def test_several_images_are_decided_as_one_at_a_time() -> None:
         assert (shares[row] == search.total) == (outcome.verdict == "safe")
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("how", [{"least": 64}, {"most_known": 0}])
 @pytest.mark.parametrize("seed", SEEDS[: len(KINDS)])
 def test_filled_batches_and_forgotten_heritage_change_no_verdict(seed: int, how: dict[str, int]) -> None:

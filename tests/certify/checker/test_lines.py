@@ -29,11 +29,10 @@ from tests.certify.checker.cases import (
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seed", [1, 2])
-def test_bounds_hold_at_random_points(kind: str, seed: int) -> None:
-    case = make_case(kind, seed)
-    rng = np.random.default_rng(seed)
-    made = certify(case, 2, seed, stop=0.15)
+def test_bounds_hold_at_random_points(kind: str) -> None:
+    case = make_case(kind, 1)
+    rng = np.random.default_rng(1)
+    made = certify(case, 2, 1, stop=0.15)
     assert case.network.exact is not None
     tree = make_tree(made, case.domain.groups)
     order = torch.from_numpy(tree.groups)
@@ -103,7 +102,7 @@ LINES = [
 
 @pytest.mark.parametrize("operation", LINES, ids=lambda operation: f"{operation.kind} {dict(operation.attributes)}")
 @given(st.floats(-30, 30), st.sampled_from([0.0, 1e-17, 1e-12, 1e-6, 0.1, 1.0, 7.0, 40.0]), st.floats(0, 1))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_lines_enclose_the_function(operation: Operation, start: float, size: float, share: float) -> None:
     low, high = start, start + size * share
     x = torch.linspace(low, high, 301, dtype=torch.float64)

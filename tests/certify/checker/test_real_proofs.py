@@ -60,6 +60,7 @@ def refused(made: Certificate, case: Case, match: str) -> None:
         accepted(made, case)
 
 
+@pytest.mark.family
 @pytest.mark.slow
 @pytest.mark.parametrize(("seed", "radius"), CASES)
 def test_what_the_prover_writes_passes(seed: int, radius: int) -> None:

@@ -64,7 +64,7 @@ def check_curve(curve: Operation, start: float, size: float, share: float) -> No
 @given(
     st.floats(-60, 60) | st.just(0.0), st.sampled_from(SIZES), st.floats(0, 1), st.sampled_from(["from", "to", "at"])
 )
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=20, deadline=None, derandomize=True)
 def test_lines_enclose_the_function(curve: Operation, place: float, size: float, share: float, how: str) -> None:
     # Ranges that end at a place, that start there, and that hold it: zero is the place of the bends.
     check_curve(curve, place - {"from": 0.0, "to": size, "at": share * size}[how], size, share)
