@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from l0tre.api.certificates import keeper, refuse_uncertified
-from l0tre.api.inputs import Images, Labels, check_scale, describe_data, fitting_threads, load_inputs
+from l0tre.api.inputs import Images, Labels, check_scale, describe_data, fitting_threads, load_inputs, usual_domain
 from l0tre.api.sinks import Sink, told
 from l0tre.api.steps import before_the_first_step, check_budget, last, recorded, stoppable
 from l0tre.defaults import ATTACK_QUERIES
@@ -198,9 +198,9 @@ def begin(
     """As :func:`anytime`, with how to search gathered in ``settings``, and with who is told what a long level costs."""
     check_budget(time_budget)
     began = time.monotonic()
-    net, data = load_inputs(network, images, labels, device)
-    if domain is not None:
-        check_scale(data, domain)
+    net, data = load_inputs(network, images, labels, device, domain)
+    domain = domain or usual_domain(data, net.input_shape)
+    check_scale(data, domain)
     with before_the_first_step(time_budget, stop, tuning) as pulse:
         problem = make_problem(
             net,

@@ -12,6 +12,7 @@ from l0tre.api.tables import table_domain
 from l0tre.arrays import read_array_or_archive
 from l0tre.cli.options import Choices, Search
 from l0tre.cli.patience import loads_within
+from l0tre.cli.signals import end_on_signal
 from l0tre.data import Dataset, from_arrays, load_data
 from l0tre.data.vnnlib import VnnlibProperty, read_vnnlib
 from l0tre.defaults import ATTACK_QUERIES
@@ -74,7 +75,8 @@ def prepare(model: str, data: str, choices: Choices, *, quiet: bool = True) -> S
             drop=choices.drop or (),
         )
 
-    with loads_within(choices.load_timeout, model, quiet=quiet):
+    # Nothing is known yet that could be kept, so that a request to stop ends all at once.
+    with end_on_signal(), loads_within(choices.load_timeout, model, quiet=quiet):
         network, images = agree(
             model,
             read,

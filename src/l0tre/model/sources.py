@@ -138,7 +138,7 @@ def _read_estimator(source: Any, shape: tuple[int, ...] | None, words: Mapping[i
         None,
         shape,
         estimator_digest(source),
-        "a classifier of scikit-learn has no graph of operations",
+        "a classifier with scikit-learn's interface has no graph of operations",
         thresholds=thresholds(source, shape[0]) if len(shape) == 1 else None,
         names=estimator_names(source),
     )
