@@ -199,7 +199,7 @@ def begin(
     check_budget(time_budget)
     began = time.monotonic()
     net, data = load_inputs(network, images, labels, device, domain)
-    domain = domain or usual_domain(data, net.input_shape)
+    domain = domain or usual_domain(net, data)
     check_scale(data, domain)
     with before_the_first_step(time_budget, stop, tuning) as pulse:
         problem = make_problem(

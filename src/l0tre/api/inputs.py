@@ -16,7 +16,7 @@ from l0tre.data import Dataset, from_arrays, load_data
 from l0tre.data.layout import fit
 from l0tre.data.tables import TableColumns, is_frame, raw_of_frame, with_words
 from l0tre.domain import Domain, make_domain
-from l0tre.errors import DataError
+from l0tre.errors import ConfigError, DataError
 from l0tre.model.estimator import is_estimator
 from l0tre.model.load import Numbers
 from l0tre.model.network import Network
@@ -85,6 +85,7 @@ def agree(
 
 def _aligned(network: Network, data: Dataset) -> Dataset:
     """Columns and classes in the network's order, where both sides name them."""
+    data = _in_bytes(network, data) if network.takes_bytes else data
     names = network.names
     wanted, given = _without_spaces(names.features), _without_spaces(data.names.features)
     if wanted and given and wanted != given:
@@ -116,6 +117,19 @@ def _aligned(network: Network, data: Dataset) -> Dataset:
         labels = torch.tensor([place[own[number]] for number in labels.tolist()])
     both = replace(data.names, classes=names.classes or classes, features=data.names.features or names.features)
     return replace(data, labels=labels, names=both)
+
+
+def _in_bytes(network: Network, data: Dataset) -> Dataset:
+    """Data for a network of whole numbers of 0 to 255: what was divided because it had 8 bits is multiplied again."""
+    images = (data.images * data.assumed_scale).round() if data.assumed_scale != 1 else data.images
+    odd = (images != images.round()) | (images < 0) | (images > 255)
+    if bool(odd.any()) or 0 < float(images.max()) <= 1:
+        example = float(images[odd][0]) if bool(odd.any()) else 1.0
+        raise DataError(
+            f"{network.name} takes whole numbers of 0 to 255, {data.name} holds values such as {example:.6g}: give "
+            "them as they are stored (`scale=1`), or, for values of 0 to 1, `mean=0` and `std=0.00392157` with the network"
+        )
+    return replace(data, images=images, assumed_scale=1.0)
 
 
 def _without_spaces(features: Sequence[str]) -> tuple[str, ...]:
@@ -212,16 +226,22 @@ def reader(images: Images, labels: Labels = None, *, resize: bool = False, domai
     return fitted
 
 
-def usual_domain(data: Dataset, shape: Shape) -> Domain:
+def usual_domain(network: Network, data: Dataset) -> Domain:
     """What may change where nobody said it: everything in [0, 1], which is no range for most tables.
 
     Args:
+        network: The classifier.
         data: The inputs.
-        shape: Of one of them, as the network takes it.
 
     Raises:
         DataError: If they are a table that needs ranges of its own.
+        ConfigError: If the network takes whole numbers of 0 to 255.
     """
+    if network.takes_bytes:
+        raise ConfigError(
+            f"{network.name} takes whole numbers of 0 to 255, and nobody said what may change: give `domain`, such as "
+            f"l0tre.make_domain({network.input_shape}, high=255)"
+        )
     flat, names = data.images.flatten(1), data.names
     outside = ((flat < 0) | (flat > 1)).any(0).nonzero()[:, 0].tolist() if names.features else []
     if names.words or outside:
@@ -232,7 +252,7 @@ def usual_domain(data: Dataset, shape: Shape) -> Domain:
             f"{data.name}: column {names.feature(place)!r} holds {holds}, and nobody said what may change: give "
             "`domain`, such as l0tre.table_domain(table), which has the ranges and the words of a table"
         )
-    return make_domain(shape)
+    return make_domain(network.input_shape)
 
 
 def check_scale(data: Dataset, domain: Domain) -> None:

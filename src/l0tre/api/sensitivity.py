@@ -87,7 +87,7 @@ def sensitivity(
     if top is not None and top < 1:
         raise ConfigError(f"top is {top}: give 1 or more")
     net, data = load_inputs(network, images, labels, device, domain)
-    where = domain or usual_domain(data, net.input_shape)
+    where = domain or usual_domain(net, data)
     where.check(data.images, data.indices)
     values = make_grid(where, epsilon, grid, colours).to(net.device)
     level = make_level(where.to(net.device), values, t)

@@ -142,7 +142,7 @@ def verify(
     if radius < 1:
         raise ConfigError(f"`radius` is {radius}: give 1 or more")
     net, data = load_one(network, image, label, device, domain)
-    domain = domain or usual_domain(data, net.input_shape)
+    domain = domain or usual_domain(net, data)
     check_scale(data, domain)
     if radius > domain.groups:
         raise ConfigError(

@@ -125,6 +125,8 @@ def _box(network: Network, posed: VnnlibProperty, choices: Choices) -> Domain:
 
 def _domain(network: Network, data: Dataset, choices: Choices) -> Domain:
     low, high = choices.low, choices.high
+    if network.takes_bytes and (low, high, choices.value_range) == ("0", "1", None):
+        high = "255"
     columns: dict[str, list[str]] = {
         name: getattr(choices, name) or []
         for name in ("fixed", "integer", "categorical", "one_hot", "upwards", "downwards")

@@ -1,8 +1,5 @@
 """What values a lower bound is about, in words."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from l0tre.evaluation.results import Guarantee
 
 __all__ = ["EXACT_STEPS", "scope"]
@@ -17,9 +14,9 @@ EXACT_STEPS = (
 def scope(guarantee: Guarantee, arithmetic: str) -> str:
     """What values a lower bound is about.
 
-    Trees are certified without a proof about real numbers: between two thresholds they have one score, and every float32
-    number of the domain lies between two thresholds that were tried. A float64 number between two neighbouring float32
-    numbers may lie elsewhere.
+    Trees are certified without a proof about real numbers: between two thresholds they have one score, and every
+    float32 number of the domain lies between two thresholds that were tried. A float64 number between two neighbouring
+    float32 numbers may lie elsewhere.
 
     Args:
         guarantee: Its kind.
