@@ -127,7 +127,8 @@ def _in_bytes(network: Network, data: Dataset) -> Dataset:
         example = float(images[odd][0]) if bool(odd.any()) else 1.0
         raise DataError(
             f"{network.name} takes whole numbers of 0 to 255, {data.name} holds values such as {example:.6g}: give "
-            "them as they are stored (`scale=1`), or, for values of 0 to 1, `mean=0` and `std=0.00392157` with the network"
+            "them as they are stored (`scale=1`), or, for values of 0 to 1, `mean=0` and `std=0.00392157` with the "
+            "network"
         )
     return replace(data, images=images, assumed_scale=1.0)
 
