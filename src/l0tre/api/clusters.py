@@ -1,18 +1,32 @@
 """Evaluations on the workers of a cluster, or in this process: the one place where the functions of the user choose."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import TypeVar
 
 from l0tre.evaluation.driver import Hire
 from l0tre.evaluation.remote import hire
 from l0tre.scheduling.session import Cluster, cluster_of, session
 
-__all__ = ["Where", "hired"]
+__all__ = ["Where", "hired", "staying"]
 
 Where = str | Cluster | None  # ``local``, ``ray://host:port``, more about the workers, or this process
 
 _T = TypeVar("_T")
+
+
+@contextmanager
+def staying(where: Where) -> Iterator[None]:
+    """Inside, one session of a cluster serves several evaluations; nothing for this process.
+
+    Raises:
+        ConfigError: If the cluster cannot be used.
+    """
+    if where is None:
+        yield
+        return
+    with session(cluster_of(where)):
+        yield
 
 
 def hired(where: Where, make: Callable[[Hire | None], Iterator[_T]]) -> Iterator[_T]:
