@@ -37,6 +37,7 @@ LEAST = Tuning(
     matrix_entries=0,
     table_part=2**20,
     cell_images=PerDevice(1, 1),
+    least_cells=PerDevice(2, 2),
     box_images=PerDevice(1, 1),
     box_sets=2**10,
     box_values=2,
