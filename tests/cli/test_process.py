@@ -24,7 +24,16 @@ def start_endless(files: Files, folder: Path) -> tuple[Started, Path]:
     (folder / "endless.py").write_text(ENDLESS)
     np.savez(folder / "images.npz", x=files.images[:2])
     out = folder / "run"
-    words = [f"{folder / 'endless.py'}:f", folder / "images.npz", "--max-t", "8", "--memory", "64K", "--out", out]
+    words: list[str | Path] = [
+        f"{folder / 'endless.py'}:f",
+        folder / "images.npz",
+        "--max-t",
+        "8",
+        "--memory",
+        "64K",
+        "--out",
+        out,
+    ]
     started = start_l0tre(folder / "output", "evaluate", *words)
     deadline = time.monotonic() + PATIENCE
     while not (out / "run.db").exists() or l0tre("show", out).code != 0:
