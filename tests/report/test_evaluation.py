@@ -96,7 +96,8 @@ def test_the_answer_has_the_bounds_that_files_have(tmp_path: Path) -> None:
     assert page["classes"]["rows"] == [["0", 2, 1.0, 2.0, 0, 1, 1.0, 0]]
     assert page["becomes"]["counts"] == [[0, 2], [0, 0]]
     assert sum(row[1] for row in page["where"]["rows"]) == 3 + 1
-    assert ["settings.epsilon", "0.25"] in page["asked"]["rows"]
+    assert ["settings.epsilon", "0.25"] in page["settings"]["rows"]
+    assert ["searched", "all sets of up to 3 features"] in page["asked"]["rows"]
 
 
 def test_images_without_a_witness_are_kept_out_of_the_upper_bound(tmp_path: Path) -> None:
@@ -175,7 +176,7 @@ def test_the_file_needs_nothing_and_runs_nothing_else() -> None:
     data = {attributes.get("id"): text for attributes, text in page.all("script")}
     texts = json.loads(data["page-data"])
     (asked,) = [block["rows"] for block in texts["blocks"] if block["id"] == "asked"]
-    assert ["data.name", HOSTILE] in asked
+    assert ["data", HOSTILE] in asked
     packed = json.loads(zlib.decompress(base64.b64decode(data["page-packed"])))
     assert packed["result"]["global"]["images"] == 5
 

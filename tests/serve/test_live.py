@@ -59,11 +59,11 @@ def test_a_run_moves_on_its_page_and_stops(tab: Page, tmp_path: Path) -> None:
         expect(tab.get_by_role("searchbox")).to_have_value("0")
         port = address.port
 
-    expect(tab.get_by_text("connection lost")).to_be_visible()
+    expect(tab.get_by_text("the server has ended")).to_be_visible()
     moved = [next(steps) for _ in range(8)][-1]
     with background(Runs(tmp_path / "runs"), port=port) as address:
         expect(tab.locator("#tiles dd").first).to_have_text(f"{moved.lower:.3f}", timeout=15_000)
-        expect(tab.get_by_text("connection lost")).to_be_hidden()
+        expect(tab.get_by_text("the server has ended")).to_be_hidden()
         tab.reload()  # this server's own token
         tab.get_by_role("button", name="stop").click()
         expect(tab.locator("#phase")).to_have_text("stopping")
