@@ -132,6 +132,10 @@ function chartValues(block, number) {
   const chosen = block.variants[number];
   const heads = [[block.x, "number"], ...chosen.series.map((one) => [one.name, block.share ? "share" : "number"])];
   const rows = chosen.x.map((place, row) => [place, ...chosen.series.map((one) => one.values[row])]);
+  if (isRanking(block, number)) {
+    heads[0] = ["image", "number"];
+    rows.forEach((row, at) => { row[0] = block.pick[number][at]; });
+  }
   return sortableTable({ id: `${block.id}-values`, title: block.title, heads, rows, total: [] });
 }
 

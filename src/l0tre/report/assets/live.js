@@ -128,7 +128,7 @@ function byInterest(a, b) {
 
 const RUN_COLUMNS = [
   ["name", "run", "text"], ["phase", "state", "text"], ["model", "model", "text"], ["data", "data", "text"], ["images", "images", "number"], ["lower", "lower, mean", "number"], ["upper", "upper, mean", "number"],
-  ["exact", "exact", "share"], ["t", "t", "number"], ["share", "of this t", "share"], ["seconds", "seconds", "seconds"], ["written", "last step", "moment"],
+  ["exact", "exact", "share"], ["t", "t", "number"], ["seconds", "seconds", "seconds"], ["written", "last step", "moment"],
 ];
 
 /** The list of all runs: choose some to see them side by side. */
@@ -144,7 +144,7 @@ function followRuns(main) {
   const choice = (row) => el("input", { type: "checkbox", "aria-label": `choose ${row.name}`, checked: chosen.has(row.name), disabled: row.phase === "damaged", onchange: (event) => { if (event.target.checked) chosen.add(row.name); else chosen.delete(row.name); compareButton.disabled = chosen.size < 2; } });
   const cell = (row, [key, , kind]) => {
     if (key === "name") return el("th", { scope: "row" }, el("a", { href: `/runs/${pathOf(row.name)}` }, row.name));
-    if (key === "phase") return el("td", { class: `text ${row.phase}`, title: row.reason }, row.phase);
+    if (key === "phase") return el("td", { class: `text ${row.phase}`, title: row.reason }, row.phase, row.share === undefined ? null : el("span", { class: "soft" }, ` ${Math.round(100 * row.share)} % of t = ${row.t}`));
     return el("td", { class: kind }, row[key] === undefined ? "" : KINDS[kind](row[key]));
   };
   const draw = () => {
