@@ -71,6 +71,7 @@ def comparison_page(comparison: Comparison, runs: Mapping[str, Snapshot]) -> Doc
     ]
     notes = ["About these images alone, by mean safe radii on the images that both networks classify correctly."]
     found: list[Block] = [blocks.answer(f"{best[0].upper()}{best[1:]}.", notes), _standings(comparison)]
+    found.append(_radii(comparison))
     if rows:
         found.append(blocks.table("pairs", "Every two networks", heads, rows))
     if runs:
@@ -153,6 +154,22 @@ def _standings(comparison: Comparison) -> Block:
     ]
     return blocks.table(
         "standings", "Networks", heads, rows, note="Safe radii of the images that each classifies correctly."
+    )
+
+
+def _radii(comparison: Comparison) -> Block:
+    """The two figures between which each network's mean safe radius lies."""
+    standings = comparison.standings
+    places = list(range(1, len(standings) + 1))
+    ends = [Series("at least", "lower", [one.radius[0] for one in standings], "points")]
+    ends.append(Series("at most", "upper", [one.radius[1] for one in standings], "points"))
+    return blocks.chart(
+        "radius",
+        "Mean safe radius",
+        [("", places, ends)],
+        x="; ".join(f"{place}: {one.network}" for place, one in zip(places, standings, strict=True)),
+        y=f"{standings[0].unit}s (mean)" if standings else "",
+        summary="; ".join(f"{one.network}: {one.radius[0]:.3f} to {one.radius[1]:.3f}" for one in standings) + ".",
     )
 
 

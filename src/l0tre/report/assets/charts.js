@@ -54,7 +54,7 @@ function chartOptions(block, number, width, { tell, place, zoomed }) {
   }));
   const places = variant.x;
   // Bars and single points need room at their sides.
-  const wide = variant.series.some((one) => one.draw === "bars") || places.length === 1;
+  const wide = variant.series.some((one) => one.draw === "bars" || one.draw === "points") || places.length === 1;
   const reach = (u, low, high) => (u.zoomed ? [low, high] : wide ? [places[0] - 0.6, places[places.length - 1] + 0.6] : [low, high]);
   const counts = !block.share && variant.series.every((one) => one.values.every((value) => value === null || Number.isInteger(value)));
   const xScale = block.log_x ? { time: false, distr: 4, asinh: 1 } : { time: false, range: reach };
