@@ -15,9 +15,10 @@ from l0tre.certify.boxes.margin_errors import proved
 from l0tre.certify.cells.cell_search import CellSearch
 from l0tre.certify.checker.certificate import make_certificate
 from l0tre.certify.checker.check import spread_of
+from l0tre.certify.checker.clusters import box_margins
 from l0tre.certify.checker.cover import make_regions
 from l0tre.certify.checker.cover import make_tree as make_checked_tree
-from l0tre.certify.checker.forms import box_margins, make_forward, with_margins
+from l0tre.certify.checker.forward import make_forward, with_margins
 from l0tre.certify.checker.margins import lower_margins, make_bounder
 from l0tre.certify.prover import Prover, make_prover
 from l0tre.certify.regions.leaves import ClosedNodes

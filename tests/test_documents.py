@@ -75,3 +75,12 @@ def test_the_reference_names_everything_public() -> None:
     named = re.findall(r"^::: l0tre\.(\w+)$", (ROOT / "docs" / "reference.md").read_text(), re.MULTILINE)
 
     assert sorted(named) == sorted(l0tre.__all__)
+
+
+def test_the_checker_is_as_long_as_its_document_says() -> None:
+    files = (ROOT / "src" / "l0tre" / "certify" / "checker").glob("*.py")
+    lines = sum(len(file.read_text().splitlines()) for file in files)
+    said = re.search(r"have about ([\d,]+) lines", (ROOT / "docs" / "certificates.md").read_text())
+
+    assert said is not None
+    assert abs(lines - int(said[1].replace(",", ""))) <= 50

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from l0tre.api.compare import Comparison, compare
     from l0tre.api.coverage import measure_coverage
     from l0tre.api.evaluate import anytime, evaluate
+    from l0tre.api.instances import export_vnnlib
     from l0tre.api.load import load
     from l0tre.api.resume import resume, resume_anytime
     from l0tre.api.runs import load_run
@@ -69,6 +70,7 @@ __all__ = [
     "check_run",
     "compare",
     "evaluate",
+    "export_vnnlib",
     "generate_tests",
     "load",
     "load_data",
@@ -97,6 +99,7 @@ _HOMES = {
     "l0tre.certify.checker.certificate": ("read_certificate",),
     "l0tre.api.check": ("CheckResult", "check"),
     "l0tre.api.check_run": ("RunCheck", "check_run"),
+    "l0tre.api.instances": ("export_vnnlib",),
     "l0tre.api.compare": ("Comparison", "compare"),
     "l0tre.data": ("Dataset", "load_data"),
     "l0tre.api.tables": ("table_domain",),

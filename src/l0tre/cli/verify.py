@@ -165,6 +165,13 @@ def check(
     trust_run: Annotated[
         bool, typer.Option("--trust-run", help="Of a run: import the Python code that the run folder names.")
     ] = False,
+    vnnlib: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Of a certificate: also write its boxes as VNN-LIB properties for other verifiers; --sample applies.",
+        ),
+    ] = None,
     *,
     choices: opt.Choices,
     output: opt.Output,
@@ -177,6 +184,7 @@ def check(
     Example: l0tre check one.l0cert sdnn mnist5k --resize
     """
     from l0tre.api.check import check as check_proof
+    from l0tre.api.instances import export_vnnlib
     from l0tre.cli.render import show_check
     from l0tre.cli.setup import prepare
     from l0tre.data import select
@@ -186,6 +194,8 @@ def check(
             raise ConfigError(
                 "a run folder holds its own data: give the run, and the model if it cannot be told from it"
             )
+        if vnnlib is not None:
+            raise ConfigError(f"--vnnlib writes the boxes of one proof: give a file in {certificate}/certificates")
         _check_run(certificate, model, _share(sample), seed, again, time_budget, trust_run, choices, output)
         return
     if model is None or data is None:
@@ -211,6 +221,10 @@ def check(
         else:
             say(f"not valid: {error}")
         raise typer.Exit(1) from error
+    if vnnlib is not None:
+        written = export_vnnlib(proof, setup.network, image, vnnlib, setup.domain, sample=_share(sample), seed=seed)
+        if not output.silent:
+            screen(stderr=True).print(f"{written:,} properties are in {literal(str(vnnlib))}", soft_wrap=True)
     if output.as_json:
         facts = {"radius": result.radius, "label": result.label, "nodes": result.nodes, "boxes": result.boxes}
         rest = {"margin": result.margin, "splits": result.splits, "seconds": result.seconds}

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy.typing as npt
 
 from l0tre.errors import DataError
 
-__all__ = ["VnnlibProperty", "read_vnnlib"]
+__all__ = ["VnnlibProperty", "read_vnnlib", "write_vnnlib"]
 
 TOKEN = re.compile(r"\(|\)|[^\s()]+")
 VARIABLE = re.compile(r"([XY])_(\d+)")
@@ -134,3 +135,25 @@ def _comparison(form: Any, path: Path) -> tuple[int, int]:
     if (first, second) != ("Y", "Y"):
         raise DataError(f"{path}: mixes inputs and scores in one comparison")
     return (a, b) if form[0] == ">=" else (b, a)
+
+
+def write_vnnlib(path: Path, wanted: VnnlibProperty, remark: str = "") -> None:
+    """Write a property, so that it is violated (``sat``) where another class is at least as high as the label.
+
+    Args:
+        path: The file to make or to replace.
+        wanted: The property; its numbers are written exactly.
+        remark: A comment of one line.
+    """
+    names = [*(f"X_{place}" for place in range(len(wanted.low))), *(f"Y_{place}" for place in range(wanted.classes))]
+    lines = [f"; {remark}", *(f"(declare-const {name} Real)" for name in names)]
+    for place, (low, high) in enumerate(zip(wanted.low.tolist(), wanted.high.tolist(), strict=True)):
+        lines += [f"(assert (>= X_{place} {_exact(low)}))", f"(assert (<= X_{place} {_exact(high)}))"]
+    rivals = (place for place in range(wanted.classes) if place != wanted.label)
+    lines += ["(assert (or", *(f"  (and (>= Y_{rival} Y_{wanted.label}))" for rival in rivals), "))", ""]
+    path.write_text("\n".join(lines), encoding="utf-8")
+
+
+def _exact(value: float) -> str:
+    """A number with all its decimals and no exponent, which some readers do not know."""
+    return format(Decimal(value), "f")

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 import l0tre
 from l0tre.certify.checker import windows
-from l0tre.certify.checker.forms import Forward, box_margins, make_forward, near, with_margins
+from l0tre.certify.checker.clusters import box_margins
+from l0tre.certify.checker.forward import Forward, make_forward, near, with_margins
 from l0tre.certify.checker.margins import make_bounder
 from l0tre.certify.checker.sums import Effects, effects_of, interacting_margins, sizes_of, sum_margins
 from l0tre.certify.checker.trees import whole_boxes
@@ -103,6 +104,32 @@ def test_windows_give_what_whole_maps_give(seed: int, monkeypatch: pytest.Monkey
     monkeypatch.undo()
     _, small = prepared(case, 2, memory=2**12)  # one at a time
     assert torch.allclose(bounds, box_margins(small, *boxes), atol=1e-12)
+
+
+@pytest.mark.parametrize("padding", [0, 1])
+def test_pixels_that_no_kernel_reads_change_nothing(padding: int) -> None:
+    torch.manual_seed(padding)
+    module = nn.Sequential(
+        nn.Conv2d(1, 2, 1, stride=2, padding=padding),
+        nn.ReLU(),
+        nn.ConstantPad2d((1, 0, 1, 0), 0.0),
+        nn.Conv2d(2, 3, (1, 2), stride=(3, 1), padding=(1, 0)),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.LazyLinear(3),
+    ).eval()
+    module(torch.zeros(1, 1, 16, 16))
+    network, image = l0tre.load(module, input_shape=(1, 16, 16), device="cpu"), torch.rand(1, 16, 16)
+    case = Case(network, image, make_domain((1, 16, 16)), int(network.replay(image).argmax()))
+    graph, forward = prepared(case, 1)
+    assert len(forward.local.reach) > 4
+    groups = torch.arange(256)[:, None]
+    boxes = (groups, *whole_boxes(forward.bounder.scope, groups))
+    bounds, truth = box_margins(forward, *boxes), sampled(case, graph, forward, *boxes)
+    assert (bounds <= truth + SPARE).all()
+    read = (torch.arange(16) + padding) % 2 == 0
+    unread = ~(read[:, None] & read).flatten()
+    assert torch.allclose(bounds[unread], forward.own.min(), atol=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -28,7 +28,7 @@ from l0tre.certify.checker.cover import (
     ranges,
     whole_ranges,
 )
-from l0tre.certify.checker.forms import make_forward, with_margins
+from l0tre.certify.checker.forward import make_forward, with_margins
 from l0tre.certify.checker.listed import check_sets
 from l0tre.certify.checker.margins import Bounder, lower_margins, make_bounder, own_margin
 from l0tre.certify.checker.minimum import Boxes, Cells, Spread

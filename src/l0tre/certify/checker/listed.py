@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from l0tre.certify.checker.certificate import SetCertificate
-from l0tre.certify.checker.forms import Forward, box_margins, near
+from l0tre.certify.checker.clusters import box_margins
+from l0tre.certify.checker.forward import Forward, near
 from l0tre.certify.checker.sums import Effects, Sizes, effects_of, frontier, interacting_margins, sizes_of, sum_margins
 from l0tre.certify.checker.trees import cover_trees, halves, leaf_boxes, sets_of, whole_boxes
 from l0tre.errors import CertificateError

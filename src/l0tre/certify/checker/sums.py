@@ -18,21 +18,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from l0tre.certify.checker.forms import (
-    COPIES,
-    Ends,
-    Forms,
-    Forward,
-    Items,
-    carry,
-    carry_items,
-    contracted,
-    least_margins,
-    parts_of,
-    through,
-    views,
-    whole_index,
-)
+from l0tre.certify.checker.clusters import COPIES, Items, carry, carry_items, contracted, views, whole_index
+from l0tre.certify.checker.forms import Ends, Forms, least_margins, through
+from l0tre.certify.checker.forward import Forward, parts_of
 from l0tre.certify.checker.margins import LINEAR, steepness
 from l0tre.certify.checker.trees import halves, whole_boxes
 from l0tre.certify.checker.windows import View, aligned, map_window, read_window

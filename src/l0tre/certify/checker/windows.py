@@ -96,7 +96,7 @@ class View:
             first = -((reach.offset[d] + reach.size[d] - 1) // reach.stride[d])
             last = (self.extent[d] - 1 - reach.offset[d]) // reach.stride[d]
             begin.append(first)
-            size.append(last - first + 1)
+            size.append(max(1, last - first + 1))  # kernels smaller than their stride may see nothing
         return (begin[0], begin[1]), (size[0], size[1])
 
     def window(self, position: int) -> Window:
@@ -141,7 +141,9 @@ def aligned(view: View, source: int, operation: Operation, position: int, x: Ten
     """
     (have, sizes), (start, count) = view.layout(source), _needed(view, operation, position)
     amounts = [n for d in (1, 0) for n in (have[d] - start[d], start[d] + count[d] - have[d] - sizes[d])]
-    return F.pad(x, amounts) if any(amounts) else x
+    # Wider first: where both do not meet, there would be less than nothing to pad.
+    x = F.pad(x, [max(0, n) for n in amounts]) if max(amounts) > 0 else x
+    return F.pad(x, [min(0, n) for n in amounts]) if min(amounts) < 0 else x
 
 
 def _steps(operation: Operation) -> tuple[tuple[int, ...], ...]:
