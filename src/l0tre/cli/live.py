@@ -92,7 +92,8 @@ def live_page(run: Path | None, tell: Callable[[str], None]) -> Iterator[None]:
 
     runs = Runs(run)
     with background(runs) as address:
-        tell(f"live: {address.page(runs.names()[0])} (until this ends; l0tre serve {shlex.quote(str(run))} shows it later)")
+        later = f"l0tre serve {shlex.quote(str(run))} shows it later"
+        tell(f"live: {address.page(runs.names()[0])} (until this ends; {later})")
         yield
 
 

@@ -130,9 +130,7 @@ def show_snapshot(result: Snapshot, console: Console, *, every: bool = False) ->
             f"{result.images[0].groups + 1}"
         )
         if known := [image.upper for image in result.images if image.witness is not None]:
-            console.print(
-                f"               over the other {len(known)}: {fmean(known):.3f}, median {median(known):g}"
-            )
+            console.print(f"               over the other {len(known)}: {fmean(known):.3f}, median {median(known):g}")
     if not sampled:
         console.print(f"  estimate     {result.estimate:.3f} ± {result.uncertainty:.3f}   (the paper's U_c and U_r)")
     grid = any(image.guarantee == "grid" for image in result.images)

@@ -233,9 +233,7 @@ def heat(id: str, title: str, values: Sequence[Sequence[float]], *, note: str = 
     }
 
 
-def facts(
-    id: str, title: str, rows: Sequence[tuple[str, str]], *, closed: bool = True, half: bool = False
-) -> Block:
+def facts(id: str, title: str, rows: Sequence[tuple[str, str]], *, closed: bool = True, half: bool = False) -> Block:
     """Names and values, such as a configuration; closed ones open on a click."""
     shown = [list(row) for row in rows]
     return {"type": "facts", "id": id, "title": title, "rows": shown, "closed": closed, "half": half}

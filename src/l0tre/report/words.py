@@ -88,9 +88,10 @@ def guarantees(snapshot: Snapshot, domain: Domain | None) -> list[tuple[str, int
         For each kind of guarantee in the run: its name, the number of images with it, and what it means.
     """
     found = Counter(image.guarantee for image in snapshot.images)
+    arithmetic = snapshot.config.get("guarantee", {}).get("arithmetic", "real arithmetic")
     meaning: dict[Guarantee, str] = {
         "certified": "The lower bound L is proved for all real values of the domain: no change of at most L "
-        f"{snapshot.unit}s alters the decision. The proof holds for {snapshot.config.get('guarantee', {}).get('arithmetic', 'real arithmetic')}.",
+        f"{snapshot.unit}s alters the decision. The proof holds for {arithmetic}.",
         "grid": _grid(snapshot, domain) if found["grid"] else "",
         "lipschitz": "The lower bound holds for all real values of the domain, by the grid and a Lipschitz constant of "
         "the network.",

@@ -66,7 +66,7 @@ class Service:
         watch = self.watch(name)
         state = watch.current(newest=newest)
         status = status_of(watch.folder, state.run.snapshot)
-        return state, silent_if_old(watch.folder, status)
+        return state, silent_if_old(status)
 
     def compared(self, names: list[str]) -> dict[str, Any]:
         """The page of several runs side by side."""
@@ -158,9 +158,7 @@ def make_app(runs: Runs, *, token: str = "", closing: Callable[[], bool] = lambd
             await threads.sleep(TICK)
 
     async def run_events(name: str) -> AsyncIterator[dict[str, Any]]:
-        """A page as it is, then whatever changes in it, to the last. Who connects again begins anew, and has missed
-        nothing.
-        """
+        """A page as it is, then all that changes in it. Who connects again begins anew, and has missed nothing."""
         shown: State | None = None
         told: dict[str, Any] = {}
         last = False

@@ -115,7 +115,12 @@ def _prepared(runs: Runs, host: str, port: int, token: str) -> tuple[Any, socket
         servers: list[Any] = []
         app = make_app(runs, token=address.token, closing=lambda: bool(servers and servers[0].should_exit))
         config = uvicorn.Config(
-            app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=GRACE, server_header=False
+            app,
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            timeout_graceful_shutdown=GRACE,
+            server_header=False,
         )
     except BaseException:
         taken.close()

@@ -126,11 +126,13 @@ class Statuses:
             except L0treError as error:
                 status = {"phase": "damaged", "reason": str(error)}
             self.known[folder] = before = (signature, status)
-        status = silent_if_old(folder, before[1])
-        return {name: value for name, value in status.items() if name != "age"}  # a list that changes only with its runs
+        status = silent_if_old(before[1])
+        return {
+            name: value for name, value in status.items() if name != "age"
+        }  # a list that changes only with its runs
 
 
-def silent_if_old(folder: Path, status: Mapping[str, Any]) -> dict[str, Any]:
+def silent_if_old(status: Mapping[str, Any]) -> dict[str, Any]:
     """A status with the age of the last step; a run at work that is silent for long may have lost its process."""
     if status["phase"] not in ("at work", "stopping"):
         return dict(status)
