@@ -29,6 +29,9 @@ WITH_RESUME = (
     "live",
     "tensorboard",
     "mlflow",
+    "cluster",
+    "workers",
+    "worker_gpus",
     "quiet",
     "as_json",
 )  # all else is stored in the run
@@ -103,6 +106,7 @@ def evaluate(
     search: opt.Search,
     choices: opt.Choices,
     selection: opt.Selection,
+    spread: opt.Spread,
     output: opt.Output,
 ) -> None:
     """Bound the robustness of a network on a set of images; stop it any time.
@@ -134,59 +138,62 @@ def evaluate(
         if not output.silent:
             console.print(literal(text), soft_wrap=True)
 
-    with ExitStack() as page:  # the page goes on until all is written
-        with stop_on_signal() as stop:
-            if resume:
-                _refuse_with_resume(context)
-                out = Path(model)
-                with loads_within(choices.load_timeout, same_model or model):
-                    snapshots = resume_anytime(
-                        out,
-                        same_model,
-                        max_t=max_t,
-                        device=choices.device,
-                        time_budget=time_budget,
-                        stop=stop,
-                        tell=tell,
-                        trust_run=trust_run,
-                    )
-            else:
-                if same_model is not None or trust_run:
-                    raise ConfigError("--model and --trust-run are for --resume: give the model as the first argument")
-                if data is None:
-                    raise ConfigError(
-                        f"no images were given: l0tre evaluate {model} images.npz (or --resume for a run folder)"
-                    )
-                setup = prepare(model, data, choices, quiet=output.silent)
-                settings = make_settings(
-                    search,
-                    setup.memory_bytes,
-                    max_t if max_t is not None else 2 if sample is None else 1,
-                    domain=setup.domain,
-                    attack_queries=attack,
-                    sample_ms=sample or 0.0,
-                    seed=selection.seed,
-                )
-                data_inside = setup.data
-                if (choices.value_range or "").startswith("data:"):
-                    data_inside = rows_inside(setup.data, setup.domain)
-                    out_of_range = len(setup.data.images) - len(data_inside.images)
-                    tell(f"{out_of_range} of {len(setup.data.images)} rows lie outside --range and are left out")
-                snapshots = begin(
-                    setup.network,
-                    select(data_inside, limit=selection.limit, shuffle=selection.shuffle, seed=selection.seed),
-                    settings=settings,
-                    domain=setup.domain,
+    with stop_on_signal() as stop, ExitStack() as opened:
+        if resume:
+            _refuse_with_resume(context)
+            out = Path(model)
+            with loads_within(choices.load_timeout, same_model or model):
+                snapshots = resume_anytime(
+                    out,
+                    same_model,
+                    max_t=max_t,
+                    device=choices.device,
+                    cluster=spread.where,
                     time_budget=time_budget,
-                    out=out,
-                    certificates=certificates,
                     stop=stop,
-                    extra_config={"command": shlex.join(["l0tre", *sys.argv[1:]])},
                     tell=tell,
+                    trust_run=trust_run,
                 )
-            page.enter_context(live_page(out if live else None, tell))
-            result = follow(told(snapshots, sinks), console, quiet=output.silent)
-            stopped = stop() or (out is not None and stop_asked(out))
+        else:
+            if same_model is not None or trust_run:
+                raise ConfigError("--model and --trust-run are for --resume: give the model as the first argument")
+            if data is None:
+                raise ConfigError(
+                    f"no images were given: l0tre evaluate {model} images.npz (or --resume for a run folder)"
+                )
+            setup = prepare(model, data, choices, quiet=output.silent)
+            settings = make_settings(
+                search,
+                setup.memory_bytes,
+                max_t if max_t is not None else 2 if sample is None else 1,
+                domain=setup.domain,
+                attack_queries=attack,
+                sample_ms=sample or 0.0,
+                seed=selection.seed,
+            )
+            data_inside = setup.data
+            if (choices.value_range or "").startswith("data:"):
+                data_inside = rows_inside(setup.data, setup.domain)
+                out_of_range = len(setup.data.images) - len(data_inside.images)
+                tell(f"{out_of_range} of {len(setup.data.images)} rows lie outside --range and are left out")
+            snapshots = begin(
+                setup.network,
+                select(data_inside, limit=selection.limit, shuffle=selection.shuffle, seed=selection.seed),
+                settings=settings,
+                domain=setup.domain,
+                cluster=spread.where,
+                time_budget=time_budget,
+                out=out,
+                certificates=certificates,
+                stop=stop,
+                extra_config={"command": shlex.join(["l0tre", *sys.argv[1:]])},
+                tell=tell,
+            )
+        opened.enter_context(live_page(out if live else None, tell))
+        result = follow(told(snapshots, sinks), console, quiet=output.silent)
+        stopped = stop() or (out is not None and stop_asked(out))
+        page = opened.pop_all()
+    with page:  # it goes on until all is written
         print_snapshot(result, quiet=output.quiet, as_json=output.as_json, searched=True)
         if not output.silent and not result.finished:
             say(how_to_go_on(out))
@@ -218,8 +225,8 @@ def _refuse_with_resume(context: typer.Context) -> None:
         names = ", ".join(parameter.opts[0] if parameter.opts[0].startswith("-") else "DATA" for parameter in given)
         raise ConfigError(
             f"{names} cannot be given with --resume, a run goes on as it was set up: give the run folder alone, "
-            "with --model, --trust-run, --max-t, --fail-under, --time-budget, --device, --load-timeout, --quiet or "
-            "--json"
+            "with --model, --trust-run, --max-t, --fail-under, --time-budget, --device, --cluster, --load-timeout, "
+            "--quiet or --json"
         )
 
 
