@@ -30,7 +30,7 @@ def prove(ledger: Ledger, on_evidence: OnEvidence | None = None) -> Iterator[Non
     """
     problem = ledger.problem
     if isinstance(problem.domain.rules, Rules):
-        yield from _prove_under_rules(ledger)
+        yield from _prove_under_rules(ledger, on_evidence)
         return
     memory = problem.settings.memory_bytes
     try:
@@ -84,7 +84,7 @@ def _forecast(ledger: Ledger, t: int, images: int, share: float) -> Forecast:
     return Forecast(t, images, sets, domain.unit, proof=True, at=share)
 
 
-def _prove_under_rules(ledger: Ledger) -> Iterator[None]:
+def _prove_under_rules(ledger: Ledger, on_evidence: OnEvidence | None) -> Iterator[None]:
     for t in range(1, ledger.problem.settings.max_t + 1):
         ledger.t = t
         level = Level(t, [image for image in ledger.pending() if ledger.state.bounds[image].lower == t - 1])
@@ -92,7 +92,7 @@ def _prove_under_rules(ledger: Ledger) -> Iterator[None]:
             kept = ledger.state.proofs.get(image)
             search = ListedSearch(ledger.problem, image, t, ledger.batcher, kept, ledger.halted)
             forecast = _forecast(ledger, t, 1, search.share(0))
-            for _ in visit(ledger, level, search, [image]):
+            for _ in visit(ledger, level, search, [image], on_evidence=on_evidence):
                 if not forecast.said and (sentence := forecast.sentence(search.share(0))):
                     ledger.tell(sentence)
                 yield
