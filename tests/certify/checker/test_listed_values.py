@@ -129,8 +129,8 @@ def test_what_the_prover_says_is_accepted(tmp_path: Path) -> None:
 def test_a_run_keeps_its_proofs(tmp_path: Path) -> None:
     case = table(3, 14.0)
     rows = torch.stack([case.row, case.row.clone().index_fill_(0, torch.tensor(AGE), 0.1)])
-    options = {"domain": case.domain, "max_t": 2, "attack_queries": 0}
-    l0tre.evaluate(case.network, rows, certificates=True, out=tmp_path / "run", **options)
+    out = tmp_path / "run"
+    l0tre.evaluate(case.network, rows, domain=case.domain, max_t=2, attack_queries=0, certificates=True, out=out)
     found = l0tre.check_run(tmp_path / "run", case.network)
     assert found.valid
     assert [image.lower for image in found.images] == [2, 2]
