@@ -24,7 +24,7 @@ demo: $(READY)  ## evaluate the bundled network on real digits and write runs/de
 	$(BIN)/l0tre evaluate sdnn mnist5k --resize --shuffle --limit 20 --max-t 2 --time-budget 90 --out runs/demo
 
 quick: lint types  ## under a minute: lint, types, one case of each test that is not slow
-	$(BIN)/python -m pytest -n auto --quick --ignore=tests/zoo --ignore=tests/studies --ignore=tests/adapters
+	$(BIN)/python -m pytest -n auto --dist loadgroup --quick --ignore=tests/zoo --ignore=tests/studies --ignore=tests/adapters
 
 test: lint types unit  ## lint, type-check, run the tests
 
@@ -37,10 +37,10 @@ types: $(READY)  ## mypy --strict
 	$(BIN)/mypy
 
 unit: $(READY)  ## pytest
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist loadgroup
 
 thorough: $(READY)  ## all cases of all tests; twice as long as make unit
-	$(BIN)/python -m pytest -n auto --thorough
+	$(BIN)/python -m pytest -n auto --dist loadgroup --thorough
 
 docs: $(VENV)/.docs  ## the documents and the Python reference as a site, site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

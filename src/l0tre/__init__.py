@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from l0tre.evaluation.results import ImageBounds, Result, Snapshot, Witness
     from l0tre.maps.saliency_map import SaliencyMap
     from l0tre.model.network import Network
+    from l0tre.scheduling.session import Cluster
     from l0tre.testgen.suite import Suite
     from l0tre.tuning import PerDevice, Tuning
 
@@ -43,6 +44,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Attacked",
     "CheckResult",
+    "Cluster",
     "Comparison",
     "Coverage",
     "Dataset",
@@ -119,6 +121,7 @@ _HOMES = {
     "l0tre.api.sensitivity": ("Sensitivity", "sensitivity"),
     "l0tre.api.sinks": ("Sink", "mlflow_sink", "tensorboard_sink"),
     "l0tre.api.verify": ("Verdict", "verify"),
+    "l0tre.scheduling.session": ("Cluster",),
     "l0tre.tuning": ("PerDevice", "Tuning"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

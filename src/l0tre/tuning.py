@@ -39,6 +39,9 @@ class Tuning:
         grace_seconds: What a step may take, in spite of somebody who asked to stop. An attack then gives what it has, a
             step of a proof or of the grid search is lost unless it is the session's first.
         turn_seconds: Of proof for an image before the next one has its turn; doubled in every further round.
+        task_seconds: Of a task that one of several workers gets: long enough to make up for handing it out, short
+            enough to lose little with a worker and to end together.
+        slice_seconds: After which a worker leaves a search that is no proof, and its images wait for their next task.
         trial_images: That try a proof by cells first: if boxes have to take over all of them, the others of the level
             begin there.
         attack_images: Attacked in one step: enough to fill the device, few enough to stop soon.
@@ -80,6 +83,8 @@ class Tuning:
     record_seconds: float = 1.0
     grace_seconds: float = 1.5
     turn_seconds: float = 20.0
+    task_seconds: float = 5.0
+    slice_seconds: float = 60.0
     trial_images: int = 4
     attack_images: PerDevice = PerDevice(8, 1024)
 

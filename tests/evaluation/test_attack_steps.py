@@ -91,7 +91,7 @@ def test_a_second_attack_goes_on_from_the_witness_and_stops_above_the_lower_boun
         network, images[:4], module(images[:4]).argmax(1), domain=make_domain((1, 6, 6)), settings=settings
     )
     state = start(problem)
-    ledger = Ledger(problem, state, None, lambda: False)
+    ledger = Ledger(problem, state, lambda: False)
     list(strengthen_again(ledger, [0, 1, 3], 60.0, 0))
     first = [bounds.upper for bounds in state.bounds]
     assert all(first[image] < 37 for image in (0, 1, 3))

@@ -2,10 +2,11 @@
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from l0tre.api.clusters import Where, staying
 from l0tre.api.evaluate import begin
 from l0tre.api.inputs import Images, Labels, agree, reader
 from l0tre.api.runs import Watch, go_on, last_of
@@ -65,6 +66,7 @@ def compare(
     seed: int = 0,
     memory_bytes: int = 0,
     device: str = "auto",
+    cluster: Where = None,
     time_budget: float | None = None,
     out: str | Path | None = None,
     resume: bool = False,
@@ -89,6 +91,7 @@ def compare(
         seed: Of the attack and of the random subspaces.
         memory_bytes: Bytes that batches may take; 0 for a share of what is free.
         device: Where to compute.
+        cluster: Who does the work, as for :func:`evaluate`.
         time_budget: Seconds for each network; ``None`` for no limit.
         out: A folder; every network has its run folder inside. ``None`` keeps nothing.
         resume: Go on with the runs in ``out``; finished ones are not repeated.
@@ -116,7 +119,9 @@ def compare(
     pairs = [agree(source, read, device=device) for source in sources]
     names = list(networks) if isinstance(networks, Mapping) else name_networks(network.name for network, _ in pairs)
     entrants = [Entrant(name, network, data, domain) for name, (network, data) in zip(names, pairs, strict=True)]
-    return compare_entrants(entrants, settings, out=out, resume=resume, time_budget=time_budget, stop=stop)
+    return compare_entrants(
+        entrants, settings, out=out, resume=resume, cluster=cluster, time_budget=time_budget, stop=stop
+    )
 
 
 def compare_entrants(
@@ -125,6 +130,7 @@ def compare_entrants(
     *,
     out: str | Path | None = None,
     resume: bool = False,
+    cluster: Where = None,
     time_budget: float | None = None,
     stop: Callable[[], bool] = lambda: False,
     watch: Watch = last_of,
@@ -136,6 +142,7 @@ def compare_entrants(
         settings: How to search.
         out: As for :func:`compare`.
         resume: As for :func:`compare`.
+        cluster: As for :func:`compare`.
         time_budget: As for :func:`compare`.
         stop: As for :func:`compare`.
         watch: Goes through the snapshots of each run, whose network's name comes first, and returns the last one.
@@ -152,24 +159,38 @@ def compare_entrants(
     if folder is None and resume:
         raise ConfigError("there is nothing to resume without a folder: give the folder of the first call as `out`")
     results: dict[str, Snapshot] = {}
-    for entrant in entrants:
-        if stop():
-            break
-        network, data, domain = entrant.network, entrant.data, entrant.domain
-        try:
-            if folder is None:
-                snapshots = begin(network, data, settings=settings, domain=domain, time_budget=time_budget, stop=stop)
-            else:
-                place = folder / entrant.name
-                snapshots = go_on(place, network, data, settings, domain=domain, time_budget=time_budget, stop=stop)
-        except DataError as error:
-            raise DataError(f"{entrant.name}: {error}") from error
-        results[entrant.name] = watch(entrant.name, snapshots)
+    with staying(cluster):
+        for entrant in entrants:
+            if stop():
+                break
+            try:
+                snapshots = _run(entrant, settings, folder, cluster, time_budget, stop)
+            except DataError as error:
+                raise DataError(f"{entrant.name}: {error}") from error
+            results[entrant.name] = watch(entrant.name, snapshots)
     missing = tuple(entrant.name for entrant in entrants if entrant.name not in results)
     comparison = replace(compare_snapshots(results), missing=missing)
     if folder is not None and results:
         write_comparison(comparison, folder)
     return comparison
+
+
+def _run(
+    entrant: Entrant,
+    settings: Settings,
+    folder: Path | None,
+    cluster: Where,
+    time_budget: float | None,
+    stop: Callable[[], bool],
+) -> Iterator[Snapshot]:
+    """The snapshots of one network's evaluation."""
+    network, data, domain = entrant.network, entrant.data, entrant.domain
+    if folder is None:
+        return begin(
+            network, data, settings=settings, domain=domain, cluster=cluster, time_budget=time_budget, stop=stop
+        )
+    place = folder / entrant.name
+    return go_on(place, network, data, settings, domain=domain, cluster=cluster, time_budget=time_budget, stop=stop)
 
 
 def write_comparison(comparison: Comparison, folder: Path, name: str = "comparison") -> tuple[Path, ...]:

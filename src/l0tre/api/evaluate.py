@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from l0tre.api.certificates import keeper, refuse_uncertified
+from l0tre.api.clusters import Where, hired
 from l0tre.api.inputs import Images, Labels, check_scale, describe_data, fitting_threads, load_inputs
 from l0tre.api.sinks import Sink, told
 from l0tre.api.steps import before_the_first_step, check_budget, last, recorded, stoppable
@@ -13,7 +14,7 @@ from l0tre.defaults import ATTACK_QUERIES
 from l0tre.domain import Domain
 from l0tre.errors import ConfigError, warn
 from l0tre.evaluation.accuracy import doubt
-from l0tre.evaluation.driver import drive
+from l0tre.evaluation.driver import Hire, drive
 from l0tre.evaluation.problem import GuaranteeWish, Settings, make_problem, spacing, start
 from l0tre.evaluation.results import Snapshot
 from l0tre.grid import Colours, GridKind
@@ -42,6 +43,7 @@ def evaluate(
     seed: int = 0,
     memory_bytes: int = 0,
     device: str = "auto",
+    cluster: Where = None,
     time_budget: float | None = None,
     out: str | Path | None = None,
     certificates: bool = False,
@@ -72,6 +74,8 @@ def evaluate(
         seed: Of the attack and of the random subspaces.
         memory_bytes: Bytes that batches may take; 0 for a share of what is free.
         device: Where to compute, if ``network`` is not loaded yet.
+        cluster: Spread the work with Ray (extra ``cluster``): ``local`` for the cores and GPUs of this machine,
+            ``ray://host:port`` for an existing cluster, or a :class:`l0tre.Cluster`; ``None`` for this process.
         time_budget: Seconds; ``None`` for no limit.
         out: A new folder for a run that survives a crash and can be resumed.
         certificates: Keep the proof of every level in that folder, for :func:`l0tre.check_run`.
@@ -106,6 +110,7 @@ def evaluate(
             seed=seed,
             memory_bytes=memory_bytes,
             device=device,
+            cluster=cluster,
             time_budget=time_budget,
             out=out,
             certificates=certificates,
@@ -135,6 +140,7 @@ def anytime(
     seed: int = 0,
     memory_bytes: int = 0,
     device: str = "auto",
+    cluster: Where = None,
     time_budget: float | None = None,
     out: str | Path | None = None,
     certificates: bool = False,
@@ -169,6 +175,7 @@ def anytime(
         settings=settings,
         domain=domain,
         device=device,
+        cluster=cluster,
         time_budget=time_budget,
         out=out,
         certificates=certificates,
@@ -187,6 +194,7 @@ def begin(
     settings: Settings,
     domain: Domain | None = None,
     device: str = "auto",
+    cluster: Where = None,
     time_budget: float | None = None,
     out: str | Path | None = None,
     certificates: bool = False,
@@ -198,39 +206,42 @@ def begin(
     """As :func:`anytime`, with how to search gathered in ``settings``, and with who is told what a long level costs."""
     check_budget(time_budget)
     began = time.monotonic()
-    net, data = load_inputs(network, images, labels, device)
-    if domain is not None:
-        check_scale(data, domain)
-    with before_the_first_step(time_budget, stop, tuning) as pulse:
-        problem = make_problem(
-            net,
-            data.images,
-            data.labels,
-            indices=data.indices,
-            domain=domain,
-            settings=settings,
-            extra_config={
-                **describe_data(data),
-                **({"certificates": True} if certificates else {}),
-                **(extra_config or {}),
-            },
-            tuning=tuning,
-            pulse=pulse,
-        )
-    if certificates:
+
+    def make(hire: Hire | None) -> Iterator[Snapshot]:
+        net, data = load_inputs(network, images, labels, device)
+        if domain is not None:
+            check_scale(data, domain)
+        with before_the_first_step(time_budget, stop, tuning) as pulse:
+            problem = make_problem(
+                net,
+                data.images,
+                data.labels,
+                indices=data.indices,
+                domain=domain,
+                settings=settings,
+                extra_config={
+                    **describe_data(data),
+                    **({"certificates": True} if certificates else {}),
+                    **(extra_config or {}),
+                },
+                tuning=tuning,
+                pulse=pulse,
+            )
+        if certificates:
+            if out is None:
+                raise ConfigError("certificates are kept in a run folder: give `out`")
+            refuse_uncertified(problem)
+        if data.labels is not None and (reason := doubt(len(problem.indices), len(data.images))):
+            warn(reason)
+        state = start(problem)
+        left = None if time_budget is None else max(0.0, time_budget - (time.monotonic() - began))
         if out is None:
-            raise ConfigError("certificates are kept in a run folder: give `out`")
-        refuse_uncertified(problem)
-    if data.labels is not None and (reason := doubt(len(problem.indices), len(data.images))):
-        warn(reason)
-    state = start(problem)
-    if time_budget is not None:
-        time_budget = max(0.0, time_budget - (time.monotonic() - began))
-    if out is None:
-        steps = drive(problem, state, time_budget=time_budget, stop=stop, tell=tell)
-        return with_threads(steps, fitting_threads(problem.network))
-    inputs = Inputs(data.images, data.labels, data.indices, problem.domain)
-    run = create_run(Path(out), inputs, state, excluded=problem.excluded, config=problem.config)
-    keep, ends = keeper(problem, Path(out)) if certificates else None, stoppable(stop, run.folder)
-    steps = drive(problem, state, recorder=run, time_budget=time_budget, stop=ends, on_evidence=keep, tell=tell)
-    return recorded(with_threads(steps, fitting_threads(problem.network)), run, inputs, problem.network)
+            steps = drive(problem, state, time_budget=left, stop=stop, tell=tell, hire=hire)
+            return with_threads(steps, fitting_threads(problem.network))
+        inputs = Inputs(data.images, data.labels, data.indices, problem.domain)
+        run = create_run(Path(out), inputs, state, excluded=problem.excluded, config=problem.config)
+        keep, ends = keeper(problem, Path(out)) if certificates else None, stoppable(stop, run.folder)
+        steps = drive(problem, state, recorder=run, time_budget=left, stop=ends, on_evidence=keep, tell=tell, hire=hire)
+        return recorded(with_threads(steps, fitting_threads(problem.network)), run, inputs, problem.network)
+
+    return hired(cluster, make)

@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from l0tre.api.certificates import keeper
+from l0tre.api.clusters import Where, hired
 from l0tre.api.inputs import fitting_threads
 from l0tre.api.load import load
 from l0tre.api.steps import check_budget, last, recorded, stoppable
 from l0tre.errors import ConfigError, StoreError
-from l0tre.evaluation.driver import drive
+from l0tre.evaluation.driver import Hire, drive
 from l0tre.evaluation.problem import Settings, make_problem
 from l0tre.evaluation.results import Snapshot
 from l0tre.model.network import Network
@@ -29,6 +30,7 @@ def resume(
     *,
     max_t: int | None = None,
     device: str = "auto",
+    cluster: Where = None,
     time_budget: float | None = None,
     stop: Callable[[], bool] = lambda: False,
     trust_run: bool = False,
@@ -42,6 +44,7 @@ def resume(
             name or a file is loaded with the mean and the standard deviation of the run.
         max_t: A larger number of groups changed together than the run began with; ``None`` for that one.
         device: Where to compute.
+        cluster: Who does the work, as for :func:`evaluate`; not what the run began with.
         time_budget: Seconds for this call; ``None`` for no limit.
         stop: Asked in every step; a yes ends the work behind that step.
         trust_run: Import the Python code that the run names, without your naming it again. Code inside the run folder
@@ -60,6 +63,7 @@ def resume(
             network,
             max_t=max_t,
             device=device,
+            cluster=cluster,
             time_budget=time_budget,
             stop=stop,
             trust_run=trust_run,
@@ -74,6 +78,7 @@ def resume_anytime(
     *,
     max_t: int | None = None,
     device: str = "auto",
+    cluster: Where = None,
     time_budget: float | None = None,
     stop: Callable[[], bool] = lambda: False,
     tell: Callable[[str], None] | None = None,
@@ -87,6 +92,7 @@ def resume_anytime(
         network: The network.
         max_t: Most groups changed together.
         device: Where to compute.
+        cluster: Who does the work.
         time_budget: Seconds.
         stop: Asked between two batches.
         tell: Takes sentences such as what a long level will cost; default a warning in the log.
@@ -98,36 +104,44 @@ def resume_anytime(
     """
     check_budget(time_budget)
     folder = Path(folder)
-    config, inputs = read_config(folder), read_inputs(folder)
-    raised = max_t is not None and _raised(config, max_t)
-    if raised:
-        config = {**config, "settings": {**config["settings"], "max_t": max_t}}
-    net = network_of(folder, config, tuple(inputs.images.shape[1:]), network, device, trust_run=trust_run)
-    problem = make_problem(
-        net,
-        inputs.images,
-        inputs.labels,
-        indices=inputs.indices,
-        domain=inputs.domain,
-        settings=Settings(**config["settings"]),
-        extra_config=config,
-        tuning=tuning,
-    )
-    run = open_run(folder)
-    try:
-        state = run.load_state()
-        if [bounds.index for bounds in state.bounds] != list(problem.indices):
-            raise StoreError(f"{folder} holds other images than the network classifies correctly now: start a new run")
+
+    def make(hire: Hire | None) -> Iterator[Snapshot]:
+        config, inputs = read_config(folder), read_inputs(folder)
+        raised = max_t is not None and _raised(config, max_t)
         if raised:
-            run.set_config(config)
-            state.finished = False
-    except BaseException:
-        run.close()
-        raise
-    clear_stop(folder)
-    keep, ends = keeper(problem, folder) if config.get("certificates") else None, stoppable(stop, folder)
-    steps = drive(problem, state, recorder=run, time_budget=time_budget, stop=ends, on_evidence=keep, tell=tell)
-    return recorded(with_threads(steps, fitting_threads(problem.network)), run, inputs, problem.network)
+            config = {**config, "settings": {**config["settings"], "max_t": max_t}}
+        net = network_of(folder, config, tuple(inputs.images.shape[1:]), network, device, trust_run=trust_run)
+        problem = make_problem(
+            net,
+            inputs.images,
+            inputs.labels,
+            indices=inputs.indices,
+            domain=inputs.domain,
+            settings=Settings(**config["settings"]),
+            extra_config=config,
+            tuning=tuning,
+        )
+        run = open_run(folder)
+        try:
+            state = run.load_state()
+            if [bounds.index for bounds in state.bounds] != list(problem.indices):
+                raise StoreError(
+                    f"{folder} holds other images than the network classifies correctly now: start a new run"
+                )
+            if raised:
+                run.set_config(config)
+                state.finished = False
+        except BaseException:
+            run.close()
+            raise
+        clear_stop(folder)
+        keep, ends = keeper(problem, folder) if config.get("certificates") else None, stoppable(stop, folder)
+        steps = drive(
+            problem, state, recorder=run, time_budget=time_budget, stop=ends, on_evidence=keep, tell=tell, hire=hire
+        )
+        return recorded(with_threads(steps, fitting_threads(problem.network)), run, inputs, problem.network)
+
+    return hired(cluster, make)
 
 
 def network_of(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from l0tre.api.clusters import Where
 from l0tre.api.evaluate import begin
 from l0tre.api.resume import resume_anytime
 from l0tre.data import Dataset
@@ -30,6 +31,7 @@ def go_on(
     settings: Settings,
     *,
     domain: Domain | None = None,
+    cluster: Where = None,
     time_budget: float | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Snapshot]:
@@ -41,6 +43,7 @@ def go_on(
         data: The images, already in the network's shape.
         settings: How to search.
         domain: What may change; default every pixel or feature in [0, 1].
+        cluster: Who does the work, as for ``evaluate``.
         time_budget: Seconds for this call; ``None`` for no limit.
         stop: Asked in every step; a yes ends the work behind that step.
 
@@ -51,12 +54,21 @@ def go_on(
         StoreError: If the folder holds a run with another network, other images, another domain or other settings.
     """
     if not (folder / DATABASE).exists():
-        return begin(network, data, settings=settings, domain=domain, out=folder, time_budget=time_budget, stop=stop)
+        return begin(
+            network,
+            data,
+            settings=settings,
+            domain=domain,
+            out=folder,
+            cluster=cluster,
+            time_budget=time_budget,
+            stop=stop,
+        )
     _check_same(folder, network, data, settings, domain or make_domain(network.input_shape))
     stored = read_snapshot(folder)
     if stored.finished:
         return iter((stored,))
-    return resume_anytime(folder, network, time_budget=time_budget, stop=stop)
+    return resume_anytime(folder, network, cluster=cluster, time_budget=time_budget, stop=stop)
 
 
 def _check_same(folder: Path, network: Network, data: Dataset, settings: Settings, domain: Domain) -> None:

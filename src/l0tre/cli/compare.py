@@ -43,6 +43,7 @@ def compare(
     search: opt.Search,
     choices: opt.Choices,
     selection: opt.Selection,
+    spread: opt.Spread,
     output: opt.Output,
 ) -> None:
     """Which of several networks is more robust on the same images, and is that certain?
@@ -91,6 +92,7 @@ def compare(
             settings,
             out=out,
             resume=resume,
+            cluster=spread.where,
             time_budget=time_budget,
             stop=stop,
             watch=watch,

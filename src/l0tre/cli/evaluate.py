@@ -28,6 +28,9 @@ WITH_RESUME = (
     "live",
     "tensorboard",
     "mlflow",
+    "cluster",
+    "workers",
+    "worker_gpus",
     "quiet",
     "as_json",
 )  # all else is stored in the run
@@ -102,6 +105,7 @@ def evaluate(
     search: opt.Search,
     choices: opt.Choices,
     selection: opt.Selection,
+    spread: opt.Spread,
     output: opt.Output,
 ) -> None:
     """Bound the robustness of a network on a set of images; stop it any time.
@@ -143,6 +147,7 @@ def evaluate(
                     same_model,
                     max_t=max_t,
                     device=choices.device,
+                    cluster=spread.where,
                     time_budget=time_budget,
                     stop=stop,
                     tell=tell,
@@ -175,6 +180,7 @@ def evaluate(
                 select(data_inside, limit=selection.limit, shuffle=selection.shuffle, seed=selection.seed),
                 settings=settings,
                 domain=setup.domain,
+                cluster=spread.where,
                 time_budget=time_budget,
                 out=out,
                 certificates=certificates,
@@ -216,8 +222,8 @@ def _refuse_with_resume(context: typer.Context) -> None:
         names = ", ".join(parameter.opts[0] if parameter.opts[0].startswith("-") else "DATA" for parameter in given)
         raise ConfigError(
             f"{names} cannot be given with --resume, a run goes on as it was set up: give the run folder alone, "
-            "with --model, --trust-run, --max-t, --fail-under, --time-budget, --device, --load-timeout, --quiet or "
-            "--json"
+            "with --model, --trust-run, --max-t, --fail-under, --time-budget, --device, --cluster, --load-timeout, "
+            "--quiet or --json"
         )
 
 

@@ -40,6 +40,7 @@ __all__ = [
     "Search",
     "Selection",
     "Several",
+    "Spread",
     "check_budget",
     "with_sets",
 ]
@@ -49,7 +50,7 @@ DATA_HELP = (
     "digits, mnist5k, mnist, fashion-mnist, cifar10."
 )
 MODEL_HELP = "Network: .onnx, .pt2, package.module:name, file.py:name, or a name of l0tre zoo list (sdnn)."
-MODEL, DATA, DOMAIN, SEARCH, TABLE = "Model", "Data", "What may change", "Search", "Tables"
+MODEL, DATA, DOMAIN, SEARCH, TABLE, CLUSTER = "Model", "Data", "What may change", "Search", "Tables", "Cluster"
 
 
 def _columns(help_text: str) -> Any:
@@ -256,6 +257,48 @@ class Output:
     def silent(self) -> bool:
         """Whether no progress is shown."""
         return self.quiet or self.as_json
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """Who does the work."""
+
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            metavar="local|ray://HOST:PORT",
+            help="Spread the work with Ray over all cores and GPUs of this machine (local), or of a cluster.",
+            rich_help_panel=CLUSTER,
+        ),
+    ] = None
+    workers: Annotated[
+        int,
+        typer.Option(
+            metavar="NUMBER",
+            help="With --cluster: so many workers; 0 for one for each GPU, or core where there is none.",
+            rich_help_panel=CLUSTER,
+        ),
+    ] = 0
+    worker_gpus: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            help="With --cluster: GPUs of a worker, such as 0.5 for two on each.",
+            show_default="1 where there are any",
+            rich_help_panel=CLUSTER,
+        ),
+    ] = None
+
+    @property
+    def where(self) -> Any:
+        """The cluster, none for this process."""
+        if self.cluster is None:
+            if self.workers or self.worker_gpus is not None:
+                raise ConfigError("--workers and --worker-gpus are for --cluster: give that, too")
+            return None
+        from l0tre.scheduling.session import Cluster
+
+        return Cluster(self.cluster, self.workers, self.worker_gpus)
 
 
 def with_sets(command: Callable[..., None]) -> Callable[..., None]:

@@ -84,6 +84,7 @@ def case_1(
     *,
     study: Study,
     source: Source,
+    spread: opt.Spread,
     output: opt.Output,
 ) -> None:
     """Convergence and global robustness: sdnn (t <= 3, 5,300 images) and dnn-0 (t <= 2, 2,400), epsilon 0.25.
@@ -94,7 +95,7 @@ def case_1(
 
     names = _networks(study.networks, case_one.NETWORKS)
     plans = case_one.plan_case_one(names, _kinds(kinds), images=study.images, max_t=study.max_t)
-    _reproduce(out, () if figures_only else plans, source, case_one.summarise_case_one, output)
+    _reproduce(out, () if figures_only else plans, source, spread, case_one.summarise_case_one, output)
 
 
 @studies.command("case-3")
@@ -159,6 +160,7 @@ def case_4(
     *,
     study: Study,
     source: Source,
+    spread: opt.Spread,
     output: opt.Output,
 ) -> None:
     """Architectures and robustness: dnn-1 to dnn-7, t <= 2, 1,000 images, epsilon 0.3.
@@ -171,7 +173,7 @@ def case_4(
 
     names = _networks(study.networks, case_four.NETWORKS)
     plans = case_four.plan_case_four(names, _kinds(kinds), images=study.images, max_t=study.max_t)
-    _reproduce(out, () if figures_only else plans, source, case_four.summarise_case_four, output)
+    _reproduce(out, () if figures_only else plans, source, spread, case_four.summarise_case_four, output)
 
 
 @studies.command("case-5")
@@ -266,6 +268,7 @@ def _reproduce(
     out: Path,
     plans: "Sequence[Plan]",
     source: Source,
+    spread: opt.Spread,
     summarise: "Callable[[Path], Summary]",
     output: opt.Output,
 ) -> None:
@@ -287,7 +290,7 @@ def _reproduce(
 
     with stop_on_signal() as stop:
         if plans:
-            carry_out(plans, out, **asdict(source), stop=stop, watch=watch)
+            carry_out(plans, out, **asdict(source), cluster=spread.where, stop=stop, watch=watch)
         stopped = stop()
     _show(out, summarise(out), output)
     if stopped:

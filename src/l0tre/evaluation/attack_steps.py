@@ -28,7 +28,7 @@ def strengthen(ledger: Ledger) -> Iterator[None]:
     """
     problem, budget = ledger.problem, ledger.problem.settings.attack_queries
     bounds = ledger.state.bounds
-    todo = [i for i, b in enumerate(bounds) if not b.attacked and not b.converged]
+    todo = [i for i in ledger.places if not bounds[i].attacked and not bounds[i].converged]
     if not todo or not budget:
         return
     ends = bounds[0].guarantee == "grid"

@@ -1,19 +1,27 @@
 """The anytime loop: bounds that hold whenever it is stopped, and only ever get better."""
 
-import time
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
 
 from l0tre.errors import ConfigError
-from l0tre.evaluation.attack_steps import strengthen
-from l0tre.evaluation.grid_steps import exhaust, is_cheap, look_for_witnesses, sample_all
-from l0tre.evaluation.ledger import Ledger
+from l0tre.evaluation.bench import EvaluationBench
 from l0tre.evaluation.problem import Problem
-from l0tre.evaluation.proof_steps import prove
 from l0tre.evaluation.results import Snapshot
+from l0tre.evaluation.schedule import Schedule
 from l0tre.evaluation.state import Recorder, State
 from l0tre.evaluation.visit import OnEvidence
+from l0tre.evaluation.writer import Writer
+from l0tre.scheduling.executor import Ending, Event, Executor, InProcess
 
-__all__ = ["drive"]
+__all__ = ["Hire", "drive"]
+
+logger = logging.getLogger("l0tre")
+
+# Makes an executor whose workers do tasks of a problem, see ``evaluation.bench``; told when to stop, and whether proofs
+# keep what a certificate needs.
+Hire = Callable[[Problem, Ending, bool], Executor]
 
 
 def drive(
@@ -25,6 +33,7 @@ def drive(
     stop: Callable[[], bool] = lambda: False,
     on_evidence: OnEvidence | None = None,
     tell: Callable[[str], None] | None = None,
+    hire: Hire | None = None,
 ) -> Iterator[Snapshot]:
     """Improve the bounds until the search is complete, the time is spent, or the caller stops.
 
@@ -32,46 +41,78 @@ def drive(
         problem: Network, inputs, domain and settings.
         state: Bounds and positions to go on from; updated in place, always consistent between two snapshots.
         recorder: Told of every step before its snapshot is given out.
-        time_budget: Seconds for this call; ``None`` for no limit. At least one step is made. A later step that has
-            lasted for some time is then left between two of its batches.
+        time_budget: Seconds for this call; ``None`` for no limit. This process makes one step at least, hired workers
+            may make none. A later step that has lasted for some time is then left between two of its batches.
         stop: Asked in every step, before each of its batches; once it says yes, that step is the last one.
         on_evidence: Told of every certified level, before it is recorded.
         tell: Takes sentences for the user, such as what a long level will cost; default a warning in the log.
+        hire: Makes the workers; default this process.
 
     Yields:
         A snapshot after every step; the last one has ``finished`` set if the search is complete up to ``max_t``.
     """
     if time_budget is not None and not time_budget >= 0:
         raise ConfigError(f"the time budget is {time_budget} seconds: give 0 or more")
-    began = time.monotonic()
-
-    def over() -> bool:
-        return stop() or (time_budget is not None and time.monotonic() - began >= time_budget)
-
-    ledger = Ledger(problem, state, recorder, over, tell)
-    for _ in _steps(ledger, on_evidence):
-        yield ledger.snapshot()
-        if ledger.ending:
-            return
-    state.finished = True
-    ledger.record(())
-    yield ledger.snapshot()
-
-
-def _steps(ledger: Ledger, on_evidence: OnEvidence | None) -> Iterator[None]:
-    """Work, one step at a time; between two steps everything is recorded."""
-    settings = ledger.problem.settings
-    if settings.sample_ms:
-        yield from sample_all(ledger)
-    elif settings.guarantee == "certified" and ledger.problem.network.thresholds is None:
-        # Trying every single group is for upper bounds alone. Where it costs far more than the attacks it comes last.
-        first = is_cheap(ledger)
-        if first:
-            yield from look_for_witnesses(ledger)
-        yield from strengthen(ledger)
-        yield from prove(ledger, on_evidence)
-        if not first:
-            yield from look_for_witnesses(ledger)
+    ending, keeps = Ending(stop, time_budget), on_evidence is not None
+    writer = Writer(problem, state, recorder, on_evidence)
+    executor: Executor
+    if hire is None:
+        executor = InProcess(EvaluationBench(problem, ending.asked, tell, evidence=keeps))
     else:
-        yield from strengthen(ledger)
-        yield from exhaust(ledger)
+        executor = hire(problem, ending, keeps)
+    try:
+        yield from _rounds(executor, writer, ending, tell or logger.warning)
+    finally:
+        executor.close()
+
+
+def _rounds(executor: Executor, writer: Writer, ending: Ending, tell: Callable[[str], None]) -> Iterator[Snapshot]:
+    """Hand out tasks and merge what comes back, one snapshot for each step."""
+    in_process = isinstance(executor, InProcess)
+    device = torch.device(executor.device) if executor.device else writer.problem.images.device
+    schedule = Schedule(writer.problem, writer.state, workers=executor.workers, device=device, whole=in_process)
+    while not schedule.over:
+        for _ in range(executor.free(schedule.latest)):
+            planned = schedule.next()
+            if planned is None:
+                break
+            executor.start(*planned)
+        events = executor.wait()
+        if ending.said and not in_process:
+            events = [*events, *executor.leave()]
+        for sentence in _merge(events, schedule, writer):
+            tell(sentence)
+        if ending.said or any(event.kind == "report" for event in events):
+            yield writer.snapshot()
+        if ending.said:
+            return
+    writer.t = schedule.stages[-1].t
+    writer.state.finished = not schedule.aside
+    writer.record([])
+    yield writer.snapshot()
+
+
+def _merge(events: Sequence[Event], schedule: Schedule, writer: Writer) -> Iterator[str]:
+    """Merge news of tasks that are at work, each once and in order; yields what the user should be told."""
+    known, reports = [], []
+    for event in events:
+        if not schedule.expects(event):
+            continue  # of a task that was given to another worker, or news that came before
+        known.append(event)
+        if event.kind == "report":
+            schedule.merged(event.unit, event.report)
+            reports.append(event.report)
+        else:
+            schedule.close(event.unit)
+    if reports:
+        writer.t, writer.share = schedule.standing(writer.share)
+        writer.merge(reports)
+    for event in known:
+        if event.kind == "done":
+            schedule.ended(event.unit)
+        elif event.kind == "returned":
+            schedule.returned(event.unit)
+        elif event.ends:
+            for place in schedule.failed(event):
+                index = writer.problem.indices[place]
+                yield f"image {index} is set aside after several tries ({event.reason}): the others go on"

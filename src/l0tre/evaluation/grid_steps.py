@@ -8,7 +8,7 @@ from torch import Tensor
 from l0tre.defaults import ATTACK_QUERIES
 from l0tre.evaluation.forecast import Forecast
 from l0tre.evaluation.ledger import Ledger
-from l0tre.evaluation.lipschitz_decision import lipschitz_decision
+from l0tre.evaluation.problem import Problem
 from l0tre.evaluation.visit import Level, visit
 from l0tre.exhaustive.describe import describe
 from l0tre.exhaustive.grid_scan import Chunk, make_level
@@ -16,7 +16,7 @@ from l0tre.exhaustive.grid_search import Decision, GridSearch, end_of
 from l0tre.exhaustive.sampled import SampleSearch
 from l0tre.exhaustive.scanner import choose_engine, make_scanner
 
-__all__ = ["exhaust", "is_cheap", "look_for_witnesses", "sample_all"]
+__all__ = ["SafeSets", "end_of_look", "exhaust", "is_cheap", "look_for_witnesses", "sample_all"]
 
 CHEAP = 20  # attacks on an image that trying its single groups may cost before it is put off
 
@@ -24,35 +24,36 @@ CHEAP = 20  # attacks on an image that trying its single groups may cost before 
 SafeSets = Callable[[int, Sequence[int], Chunk], Tensor]
 
 
-def exhaust(ledger: Ledger) -> Iterator[None]:
-    """Every set of groups and every grid point, for ``t`` = 1, 2, ...
+def exhaust(ledger: Ledger, t: int, safe_sets: SafeSets | None) -> Iterator[None]:
+    """Every set of ``t`` groups and every grid point.
 
     Args:
         ledger: The evaluation, for a grid or Lipschitz guarantee.
+        t: The level.
+        safe_sets: What is safe, for the Lipschitz guarantee; for a grid what is at all its points.
 
     Yields:
         After every recorded step.
     """
-    problem = ledger.problem
-    lipschitz = problem.settings.guarantee == "lipschitz"
-    safe_sets = lipschitz_decision(problem, ledger.batcher) if lipschitz else None
-    for t in range(1, problem.settings.max_t + 1):
-        ledger.t = t
-        yield from _go_through(ledger, t, ledger.pending(), safe_sets)
+    ledger.t = t
+    yield from _go_through(ledger, t, ledger.pending(), safe_sets)
 
 
 def look_for_witnesses(ledger: Ledger) -> Iterator[None]:
     """Only for upper bounds: every single group, and what its most sensitive ones give together."""
     ledger.t = 1
-    end = end_of(make_level(ledger.problem.domain, ledger.problem.grid, 1), proves=False)
-    bounds = ledger.state.bounds
-    todo = [image for image in range(len(bounds)) if bounds[image].level < 1 and _position(ledger, image) < end]
+    end, bounds = end_of_look(ledger.problem), ledger.state.bounds
+    todo = [image for image in ledger.places if bounds[image].level < 1 and _position(ledger, image) < end]
     yield from _go_through(ledger, 1, todo, None, proves=False)
 
 
-def is_cheap(ledger: Ledger) -> bool:
+def end_of_look(problem: Problem) -> int:
+    """The position at which :func:`look_for_witnesses` has tried everything."""
+    return end_of(make_level(problem.domain, problem.grid, 1), proves=False)
+
+
+def is_cheap(problem: Problem) -> bool:
     """Whether trying every single group costs at most some attacks' worth of forward passes."""
-    problem = ledger.problem
     engine = choose_engine(problem.network, problem.domain, problem.grid)
     passes = problem.domain.groups * problem.grid.shape[1] / describe(engine).saving
     return passes <= CHEAP * max(ATTACK_QUERIES, problem.settings.attack_queries)
@@ -63,7 +64,7 @@ def sample_all(ledger: Ledger) -> Iterator[None]:
     problem, settings = ledger.problem, ledger.problem.settings
     ledger.t = settings.max_t
     level = make_level(problem.domain, problem.grid, ledger.t)
-    todo = [image for image, bounds in enumerate(ledger.state.bounds) if bounds.level < ledger.t]
+    todo = [image for image in ledger.places if ledger.state.bounds[image].level < ledger.t]
     work = Level(ledger.t, todo)
     for image in todo:
         generator = torch.Generator().manual_seed(settings.seed + ledger.state.bounds[image].index)

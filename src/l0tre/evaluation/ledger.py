@@ -1,4 +1,4 @@
-"""Bookkeeping of an evaluation: bounds that only get better, work spent, and what is told to the recorder."""
+"""Bookkeeping of the work on some images: bounds that only get better, work spent, and what is reported of both."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -10,8 +10,9 @@ from torch import Tensor
 from l0tre.admission import admit
 from l0tre.certify.proof import Proof
 from l0tre.evaluation.problem import Problem
-from l0tre.evaluation.results import HistoryPoint, Snapshot, make_witness
-from l0tre.evaluation.state import Recorder, State
+from l0tre.evaluation.results import make_witness
+from l0tre.evaluation.state import State
+from l0tre.evaluation.tasks import Report, Task
 from l0tre.exhaustive.accumulate import changed_groups
 from l0tre.exhaustive.progress import GridProgress
 from l0tre.halting import Clock
@@ -23,11 +24,13 @@ logger = logging.getLogger("l0tre")
 
 
 class Ledger:
-    """The state of an evaluation and the only way to change its bounds.
+    """The state of a worker's images and the only way to change their bounds; the writer learns of it by reports.
 
     Attributes:
         problem: What is evaluated.
-        state: Bounds, positions, history; updated in place.
+        state: Bounds and positions; updated in place.
+        places: Images that the task at work is about.
+        boxed: Those whose cells are too large to bound.
         batcher: Runs the network within the memory budget.
         t: The level at work.
         share: How much of it is done, from 0 to 1.
@@ -35,19 +38,20 @@ class Ledger:
         clock: Ends steps that take too long after they should stop; the batcher asks it before every batch.
         ending: Whether :meth:`halted` has said yes: what a search keeps only when it is left is then kept.
         recorded: Whether this session has recorded a step.
+        closed: What proofs closed since the last report, as ``(t, place, closed)``, see ``visit.OnEvidence``.
     """
 
     def __init__(
         self,
         problem: Problem,
         state: State,
-        recorder: Recorder | None,
         stop: Callable[[], bool] = lambda: False,
         tell: Callable[[str], None] | None = None,
     ) -> None:
         self.problem = problem
         self.state = state
-        self.recorder = recorder
+        self.places: Sequence[int] = range(len(state.bounds))
+        self.boxed: set[int] = set()
         self.t = 1
         self.share = 0.0
         self.tell: Callable[[str], None] = tell or logger.warning
@@ -56,23 +60,47 @@ class Ledger:
         self.batcher = Batcher(problem.network, problem.settings.memory_bytes, problem.tuning, self.clock.pulse)
         self.ending = False
         self.recorded = False
+        self.closed: list[tuple[int, int, object]] = []
         self._stop = stop
-        self._moved = False  # whether a bound has changed since the last record
+        self._told: int | None = None  # the level of the last record
+        self._moved = False  # whether a bound has changed since then
+        self._changed: dict[int, None] = {}  # images of the records since the last report, in order
+        self._reported = 0.0  # seconds of work that were reported
+        self._step = 0  # reports of the task
 
-    def snapshot(self) -> Snapshot:
-        """The state as users see it."""
+    def take(self, task: Task) -> None:
+        """Go on with what a task gives, and with its images only."""
         state = self.state
-        return Snapshot(
-            tuple(state.bounds),
-            self.problem.excluded,
-            state.seconds,
+        self.places, self.boxed = task.places, set(task.boxed)
+        self._told, self.ending, self._step = task.told, False, 0
+        self._changed, self.closed, self._reported = {}, [], state.seconds
+        for place, bounds in zip(task.places, task.bounds, strict=True):
+            state.bounds[place] = bounds
+        state.partials, state.proofs = dict(task.partials), dict(task.proofs)
+
+    def report(self, *, early: bool = False) -> Report:
+        """What has changed since the last report.
+
+        Args:
+            early: Whether the task is left before its end.
+        """
+        state, places = self.state, tuple(self._changed)
+        report = Report(
+            self._step,
+            places,
+            tuple(state.bounds[place] for place in places),
+            {place: state.partials[place] for place in places if place in state.partials},
+            {place: state.proofs[place] for place in places if place in state.proofs},
+            state.seconds - self._reported,
             self.t,
-            self.problem.domain.unit,
-            state.finished,
             self.share,
-            tuple(state.history),
-            self.problem.config,
+            tuple(self.closed),
+            frozenset(self.boxed),
+            early,
         )
+        self._changed, self.closed, self._reported = {}, [], state.seconds
+        self._step += 1
+        return report
 
     def halted(self) -> bool:
         """Whether the work should stop, asked inside long steps and in every step before it is recorded."""
@@ -105,12 +133,12 @@ class Ledger:
         Work is recorded now and then, but every change of the bounds when it happens: the history does not depend on
         the clock.
         """
-        history = self.state.history
-        return self._moved or not history or history[-1].t != self.t
+        return self._moved or self._told != self.t
 
     def pending(self) -> list[int]:
         """Images whose level ``t`` is not complete and can still improve their bounds."""
-        return [i for i, b in enumerate(self.state.bounds) if b.level < self.t and b.upper > self.t]
+        bounds = self.state.bounds
+        return [i for i in self.places if bounds[i].level < self.t and bounds[i].upper > self.t]
 
     def close(self, images: Sequence[int]) -> None:
         """The level is over for these images."""
@@ -180,15 +208,8 @@ class Ledger:
         self._moved = True
 
     def record(self, images: Sequence[int]) -> None:
-        """Tell the recorder of a step that may have changed some images."""
-        state = self.state
+        """A step is over that may have changed some images: the next report tells of them."""
         self._moved = False
         self.recorded = True
-        lower, upper = (sum(getattr(b, name) for b in state.bounds) / len(state.bounds) for name in ("lower", "upper"))
-        last = state.history[-1] if state.history else None
-        point = None
-        if last is None or (last.lower, last.upper, last.t) != (lower, upper, self.t):
-            point = HistoryPoint(state.seconds, self.t, lower, upper)
-            state.history.append(point)
-        if self.recorder is not None:
-            self.recorder.record(state, images, point)
+        self._told = self.t
+        self._changed.update(dict.fromkeys(images))

@@ -51,7 +51,6 @@ def visit(
     *,
     patience: float = float("inf"),
     closes: bool = True,
-    on_evidence: OnEvidence | None = None,
 ) -> Iterator[None]:
     """Let a search work on a block of images until it is done, its time is up, or the evaluation stops.
 
@@ -62,7 +61,6 @@ def visit(
         block: Places of the images.
         patience: Seconds.
         closes: Whether the level is over for images that the search is done with.
-        on_evidence: Told of proved levels.
 
     Yields:
         After every recorded step; what is left is then kept.
@@ -79,9 +77,8 @@ def visit(
             ledger.offer(block[row], changed)
         for row, safe in found.decided.items():
             ledger.level_done(block[row], safe)
-        for row, closed in found.closed.items():  # before the level is recorded: what is recorded has its certificate
-            if on_evidence is not None:
-                on_evidence(level.t, block[row], closed)
+        # Reported with the level: what is recorded has its certificate.
+        ledger.closed += [(level.t, block[row], closed) for row, closed in found.closed.items()]
         for row, queries in found.queries.items():
             ledger.spend([block[row]], 0.0, queries)
         settled = [row for row in search.rows() if ledger.is_done(block[row])]
@@ -98,9 +95,9 @@ def visit(
             for row in rows:
                 if row not in left and row not in settled:
                     ledger.keep(block[row], search.progress(row))
-        closed = [block[row] for row in ended]
-        ledger.close(closed)
-        level.over.update(closed)
+        over = [block[row] for row in ended]
+        ledger.close(over)
+        level.over.update(over)
         now = time.monotonic()
         out_of_time = now - began > patience
         leaving = ledger.halted() or out_of_time

@@ -19,7 +19,7 @@ from l0tre.model.onnx_reference import corrected_operators
 from l0tre.model.onnx_types import refuse_narrow_types, widened
 from l0tre.model.refusals import reason
 
-__all__ = ["import_onnx", "onnx_double_scores", "onnx_input_shape", "onnx_scores"]
+__all__ = ["import_onnx", "onnx_double_scores", "onnx_input_shape", "onnx_scores", "onnx_session"]
 
 _OLDEST_OPSET = 7
 # TensorProto's codes of the types that an input may have.
@@ -103,16 +103,11 @@ def onnx_scores(
         A function from images ``[batch, *input shape]`` to scores ``[batch, classes]``, both float32. It raises
         :class:`ModelError` if onnxruntime fails.
     """
-    runtime = require("onnxruntime", "onnx")
     model = _load(path)
     mapped = _without_maps(model)
     source, output = _image_input(model, path, shape), _score_output(model, path)
-    options = runtime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 4  # errors are raised below
     try:
-        content = _open_batch(model) or (model.SerializeToString() if mapped else str(path))
-        session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        session = onnx_session(_open_batch(model) or (model.SerializeToString() if mapped else str(path)))
     except Exception as error:  # onnxruntime's errors have no common base
         raise _unreadable(path, error) from error
 
@@ -139,6 +134,15 @@ def onnx_scores(
         return joined
 
     return scores
+
+
+def onnx_session(content: bytes | str) -> Any:
+    """A session of onnxruntime on one thread of the processor, for a model or its path."""
+    runtime = require("onnxruntime", "onnx")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 4  # errors are raised
+    return runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
 
 def onnx_double_scores(

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from l0tre.api.clusters import Where, staying
 from l0tre.api.load import load
 from l0tre.api.runs import Watch, go_on, last_of
 from l0tre.data import load_data, select
@@ -51,6 +52,7 @@ def carry_out(
     data_dir: Path | None = None,
     seed: int = 0,
     device: str = "auto",
+    cluster: Where = None,
     time_budget: float | None = None,
     stop: Callable[[], bool] = lambda: False,
     watch: Watch = last_of,
@@ -64,6 +66,7 @@ def carry_out(
         data_dir: Where data sets known by name are.
         seed: Of the choice of images.
         device: Where to compute.
+        cluster: Who does the work, as for :func:`l0tre.evaluate`.
         time_budget: Seconds for each run; ``None`` for no limit.
         stop: Asked in every step; a yes ends the work behind that step.
         watch: Goes through the snapshots of each run.
@@ -81,23 +84,25 @@ def carry_out(
     networks = {plan.network: load(plan.network, device=device) for plan in plans}
     for plan in plans:
         _check_kind(Path(out) / plan.folder, plan)
-    for plan in plans:
-        if stop():
-            return
-        network = networks[plan.network]
-        images = load_data(data, input_shape=network.input_shape, data_dir=data_dir, resize=True)
-        chosen = select(images, limit=plan.images, shuffle=True, seed=seed)
-        guarantee, queries = KINDS[plan.kind]
-        settings = Settings(max_t=plan.max_t, epsilon=plan.epsilon, guarantee=guarantee, attack_queries=queries)
-        snapshots = go_on(
-            Path(out) / plan.folder,
-            network,
-            chosen,
-            settings,
-            time_budget=time_budget,
-            stop=stop,
-        )
-        watch(plan.folder, snapshots)
+    with staying(cluster):
+        for plan in plans:
+            if stop():
+                return
+            network = networks[plan.network]
+            images = load_data(data, input_shape=network.input_shape, data_dir=data_dir, resize=True)
+            chosen = select(images, limit=plan.images, shuffle=True, seed=seed)
+            guarantee, queries = KINDS[plan.kind]
+            settings = Settings(max_t=plan.max_t, epsilon=plan.epsilon, guarantee=guarantee, attack_queries=queries)
+            snapshots = go_on(
+                Path(out) / plan.folder,
+                network,
+                chosen,
+                settings,
+                cluster=cluster,
+                time_budget=time_budget,
+                stop=stop,
+            )
+            watch(plan.folder, snapshots)
 
 
 def _check_kind(folder: Path, plan: Plan) -> None:

@@ -1,0 +1,62 @@
+"""Evaluations on the workers of a cluster, or in this process: the one place where the functions of the user choose."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TypeVar
+
+from l0tre.evaluation.driver import Hire
+from l0tre.evaluation.remote import hire
+from l0tre.scheduling.session import Cluster, cluster_of, session
+
+__all__ = ["Where", "hired", "staying"]
+
+Where = str | Cluster | None  # ``local``, ``ray://host:port``, more about the workers, or this process
+
+_T = TypeVar("_T")
+
+
+@contextmanager
+def staying(where: Where) -> Iterator[None]:
+    """Inside, one session of a cluster serves several evaluations; nothing for this process.
+
+    Raises:
+        ConfigError: If the cluster cannot be used.
+    """
+    if where is None:
+        yield
+        return
+    with session(cluster_of(where)):
+        yield
+
+
+def hired(where: Where, make: Callable[[Hire | None], Iterator[_T]]) -> Iterator[_T]:
+    """Steps of an evaluation, with the workers that they are to be made by.
+
+    The cluster is reached before anything else is done, and left when the last step was made.
+
+    Args:
+        where: The cluster, ``None`` for this process.
+        make: Sets an evaluation up and gives its steps, from what makes its workers; ``None`` for this process.
+
+    Raises:
+        ConfigError: If the cluster cannot be used.
+    """
+    if where is None:
+        return make(None)
+    cluster, stack = cluster_of(where), ExitStack()
+    try:
+        steps = make(hire(stack.enter_context(session(cluster)), cluster))
+    except BaseException:
+        stack.close()
+        raise
+    return _left(steps, stack)
+
+
+def _left(steps: Iterator[_T], stack: ExitStack) -> Iterator[_T]:
+    with stack:
+        try:
+            yield from steps
+        finally:
+            close = getattr(steps, "close", None)
+            if close is not None:
+                close()

@@ -1,0 +1,176 @@
+"""Evaluations on workers of Ray, for real: the same results, killed workers, units that fail, sessions that end."""
+
+import os
+import random
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import l0tre
+from l0tre.errors import ConfigError, StoreError
+from l0tre.scheduling.session import session
+from l0tre.store import open_run
+from l0tre.tuning import Tuning
+from tests.tools import tiny_module
+
+# One session of Ray for all of them: it takes seconds to start.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cluster")]
+
+TWO = l0tre.Cluster("local", workers=2)
+# Tasks of single images, which last for a moment: there is something to kill.
+SMALL = Tuning(record_seconds=0.0, turn_seconds=0.02, task_seconds=0.02)
+OPTIONS: dict[str, Any] = {"max_t": 2, "attack_queries": 100, "memory_bytes": 2**24, "seed": 3}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ray() -> Iterator[Any]:
+    with session(TWO) as module:
+        yield module
+
+
+def _network() -> tuple[l0tre.Network, Tensor]:
+    module, shape = tiny_module("conv1", 11)
+    for parameter in module.parameters():
+        parameter.data *= 0.35  # distances of two and more
+    torch.manual_seed(1)
+    return l0tre.load(module, input_shape=shape, device="cpu"), torch.rand(13, *shape)
+
+
+def _essence(result: l0tre.Snapshot) -> list[object]:
+    witnesses = [None if i.witness is None else (i.witness.groups, i.witness.values.tolist()) for i in result.images]
+    return [(i.index, i.lower, i.upper, i.level, w) for i, w in zip(result.images, witnesses, strict=True)]
+
+
+def _workers() -> list[int]:
+    """Processes below this one that run our workers."""
+    parents, names = {}, {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            names[int(folder.name)] = (folder / "cmdline").read_bytes().decode(errors="replace")
+            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:  # it has ended
+            continue
+
+    def ours(process: int) -> bool:
+        while process > 1 and process != os.getpid():
+            process = parents.get(process, 0)
+        return process == os.getpid()
+
+    return [process for process, name in names.items() if name.startswith("ray::Worker") and ours(process)]
+
+
+def _collect(steps: Iterator[l0tre.Snapshot], disturb: Any = None) -> l0tre.Snapshot:
+    """The last snapshot; bounds only get better."""
+    lower, upper = [0] * 99, [99] * 99
+    for step, snapshot in enumerate(steps):
+        for place, image in enumerate(snapshot.images):
+            assert lower[place] <= image.lower < image.upper <= upper[place]
+            lower[place], upper[place] = image.lower, image.upper
+        if disturb is not None:
+            disturb(step)
+    return snapshot
+
+
+@pytest.mark.parametrize("guarantee", ["certified", "grid"])
+def test_results_are_those_of_one_process(guarantee: Any) -> None:
+    network, images = _network()
+    alone = l0tre.evaluate(network, images, guarantee=guarantee, **OPTIONS)
+    together = l0tre.evaluate(network, images, guarantee=guarantee, cluster=TWO, **OPTIONS)
+    assert together.finished
+    assert _essence(together) == _essence(alone)
+
+
+def test_a_run_outlives_its_workers_and_its_driver(tmp_path: Path) -> None:
+    """Three kills at random moments, a driver that ends, a resumed run: nothing is lost, nothing counts twice."""
+    network, images = _network()
+    alone = l0tre.evaluate(network, images, **OPTIONS)
+    chance, killed = random.Random(7), list[int]()
+    moments = sorted(chance.sample(range(1, 16), 3))
+
+    def kill(step: int) -> None:
+        if len(killed) < 3 and step >= moments[len(killed)] and (workers := _workers()):
+            killed.append(chance.choice(workers))
+            os.kill(killed[-1], signal.SIGKILL)
+
+    steps = l0tre.anytime(network, images, out=tmp_path / "run", cluster=TWO, tuning=SMALL, **OPTIONS)
+    for step, _ in enumerate(steps):
+        kill(step)
+        if step == 12:
+            break
+    steps.close()  # type: ignore[attr-defined]
+    resumed = l0tre.resume_anytime(tmp_path / "run", network, cluster=TWO, tuning=SMALL)
+    result = _collect(resumed, lambda step: kill(step + 13))
+    assert len(killed) == 3
+    assert result.finished
+    assert _essence(result) == _essence(alone)
+    assert _essence(l0tre.load_run(tmp_path / "run")) == _essence(alone)
+    assert result.seconds == pytest.approx(sum(image.seconds for image in result.images), rel=1e-3)
+
+
+class _Poisoned(nn.Module):
+    """Fails in every process but one for inputs with a mark, with an error or for good."""
+
+    def __init__(self, process: int, *, dies: bool) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+        self.process = process
+        self.dies = dies
+
+    def forward(self, x: Tensor) -> Tensor:
+        if os.getpid() != self.process and bool((x[:, 3] == 0.5).any()):
+            if self.dies:
+                os._exit(1)
+            raise RuntimeError("no such value")
+        scores: Tensor = self.layer(x)
+        return scores
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_an_image_that_always_fails_is_set_aside(tmp_path: Path, *, dies: bool) -> None:
+    torch.manual_seed(3)
+    images = torch.rand(4, 4)
+    images[2, 3] = 0.5
+    mask = torch.tensor([True, True, True, False])  # the mark stays
+    domain = l0tre.make_domain((4,), mask=mask)
+    module = _Poisoned(os.getpid(), dies=dies)
+    options: dict[str, Any] = {"domain": domain, "guarantee": "grid", "max_t": 1, "attack_queries": 0}
+    alone = l0tre.evaluate(module, images, **options)
+    result = l0tre.evaluate(module, images, cluster=TWO, out=tmp_path / "run", **options)
+    assert not result.finished
+    assert [i.level for i in result.images] == [1, 1, 0, 1]
+    again = l0tre.resume(tmp_path / "run", module)  # in one process it works
+    assert again.finished
+    assert _essence(again) == _essence(alone)
+
+
+def test_whoever_cannot_record_stops(tmp_path: Path) -> None:
+    network, images = _network()
+    steps = l0tre.anytime(network, images, out=tmp_path / "run", cluster=TWO, tuning=SMALL, **OPTIONS)
+    next(steps)
+    other = open_run(tmp_path / "run")
+    with pytest.raises(StoreError, match="taken over"):
+        _collect(steps)
+    other.close()
+
+
+def test_the_time_ends_workers_too(tmp_path: Path) -> None:
+    module = nn.Sequential(nn.Flatten(), nn.Linear(400, 40), nn.ReLU(), nn.Linear(40, 10))
+    torch.manual_seed(0)
+    images = torch.rand(6, 1, 20, 20)
+    result = l0tre.evaluate(module, images, cluster=TWO, time_budget=1.0, max_t=3, out=tmp_path / "run")
+    assert not result.finished
+    assert not l0tre.load_run(tmp_path / "run").finished
+
+
+def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
+    module, images = nn.Linear(4, 2), torch.rand(2, 4)
+    with pytest.raises(ConfigError, match="unknown: give local, or ray"):
+        l0tre.evaluate(module, images, cluster="everywhere", out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(ConfigError, match="room for none"):
+        l0tre.evaluate(module, images, cluster=l0tre.Cluster("local", gpus=1000.0))
