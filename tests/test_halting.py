@@ -1,5 +1,6 @@
 """Long work is left between two batches, and what is known then is kept."""
 
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -128,10 +129,21 @@ def test_an_attack_keeps_what_it_has_when_it_is_halted() -> None:
 def test_time_that_is_over_before_all_inputs_are_classified() -> None:
     module, shape = tiny_module("dense", 3)
     images, at_once = torch.rand(4, *shape), Tuning(grace_seconds=-1.0)
-    with pytest.raises(ConfigError, match="before the network had classified all inputs"):
+    with pytest.raises(ConfigError, match="had classified all inputs"):
         l0tre.evaluate(plain_network(module, shape), images, time_budget=0, tuning=at_once)
     with pytest.raises(KeyboardInterrupt):
         l0tre.evaluate(plain_network(module, shape), images, stop=lambda: True, tuning=at_once)
+
+
+def test_a_question_without_time_for_the_network_is_unknown() -> None:
+    module, shape = tiny_module("dense", 3)
+    network, image, at_once = plain_network(module, shape), torch.rand(*shape), Tuning(grace_seconds=-1.0)
+    late = l0tre.verify(network, image, radius=1, time_budget=0, tuning=at_once)
+    assert (late.answer, late.timed_out, late.lower, late.witness) == ("unknown", True, 0, None)
+    assert late.upper == math.prod(shape) + 1
+    assert "the time is over before the network was confirmed" in late.reason
+    stopped = l0tre.verify(network, image, radius=1, stop=lambda: True, tuning=at_once)
+    assert (stopped.answer, stopped.timed_out) == ("unknown", False)
 
 
 def test_sessions_that_are_halted_in_every_batch_end_with_the_same_books(tmp_path: Path) -> None:

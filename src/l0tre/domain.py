@@ -11,6 +11,7 @@ from torch import Tensor
 
 from l0tre.errors import ConfigError, DataError
 from l0tre.layout import channel_axis
+from l0tre.names import NO_NAMES, Names
 from l0tre.rules import FREE, Restriction, Rules, same_rules
 
 __all__ = [
@@ -40,6 +41,7 @@ class Domain:
         high: float32 ``[values]``, largest value of each position.
         unit: What a group is called: ``pixel``, ``feature`` or ``group``.
         rules: Which values of their box groups may take.
+        names: Of a table's columns, and what the numbers in columns of words stand for.
     """
 
     shape: tuple[int, ...]
@@ -50,6 +52,7 @@ class Domain:
     high: Tensor
     unit: str
     rules: Restriction = FREE
+    names: Names = NO_NAMES
 
     @property
     def groups(self) -> int:
@@ -83,7 +86,7 @@ class Domain:
         if bad.any():
             row, position = (int(i) for i in bad.nonzero()[0])
             raise DataError(
-                f"image {indices[row]} has the value {flat[row, position]:.6g} at position {position}, outside the "
+                f"image {indices[row]} has the value {flat[row, position]:.6g} {self._where([position])}, outside the "
                 f"domain [{self.low[position]:.6g}, {self.high[position]:.6g}]: scale the data (`scale`) or widen the "
                 "domain (`low`, `high`); normalisation belongs to the model (`mean`, `std`)"
             )
@@ -95,7 +98,7 @@ class Domain:
         if broken.any():
             row, position = (int(i) for i in broken.nonzero()[0])
             raise DataError(
-                f"input {indices[row]} has the value {flat[row, position]:.6g} at position {position}, which "
+                f"input {indices[row]} has the value {flat[row, position]:.6g} {self._where([position])}, which "
                 "may hold whole numbers only"
             )
         for place in rules.listed.tolist():
@@ -105,9 +108,15 @@ class Domain:
                 row = int((~among).nonzero()[0])
                 held = ", ".join(f"{value:.6g}" for value in flat[row, members].tolist())
                 raise DataError(
-                    f"input {indices[row]} holds ({held}) at positions {members.tolist()}, which is none of "
+                    f"input {indices[row]} holds ({held}) {self._where(members.tolist())}, which is none of "
                     f"the {count} allowed values there"
                 )
+
+    def _where(self, positions: Sequence[int]) -> str:
+        """Positions of an input in words."""
+        if self.names.features:
+            return f"in column{'' if len(positions) == 1 else 's'} {', '.join(map(self.names.feature, positions))}"
+        return f"at position {positions[0]}" if len(positions) == 1 else f"at positions {list(positions)}"
 
 
 def make_domain(

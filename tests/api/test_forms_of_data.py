@@ -2,6 +2,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx.parser
 import pytest
 import torch
 from torch import nn
@@ -70,3 +71,38 @@ def test_robustness_as_an_assertion() -> None:
         assert_robust(network(), X, Y, radius=1)
     with pytest.raises(AssertionError, match="labelled 0"):
         assert_robust(network(), X[:2], [0, 0], radius=1, domain=fixed)
+
+
+@pytest.fixture
+def of_bytes(tmp_path: Path) -> str:
+    """A network of whole numbers: class 1 where the first of four is above 100."""
+    text = (
+        '<ir_version: 8, opset_import: ["": 17]> test (uint8[n, 4] x) => (float[n, 2] y) '
+        "<float[4, 2] w = {0, 1, 0, 0, 0, 0, 0, 0}, float[2] b = {100.5, 0}> { f = Cast<to = 1>(x) y = Gemm(f, w, b) }"
+    )
+    path = tmp_path / "bytes.onnx"
+    path.write_bytes(onnx.parser.parse_model(text).SerializeToString())
+    return str(path)
+
+
+def test_a_network_of_bytes_gets_them_as_they_are(of_bytes: str) -> None:
+    dark, domain = np.array([[50, 0, 1, 1]]), l0tre.make_domain((4,), high=255.0)
+    for images in (dark.astype(np.uint8), dark.astype(np.float32)):
+        result = l0tre.evaluate(of_bytes, images, [0], domain=domain, max_t=1, points=3, attack_queries=0)
+        assert (result[0].upper, result[0].guarantee) == (1, "grid")
+    dimmer = l0tre.make_domain((4,), high=100.0)
+    kept = l0tre.evaluate(of_bytes, dark.astype(np.uint8), [0], domain=dimmer, max_t=1, points=3, attack_queries=0)
+    assert kept[0].lower == 1
+    scaled = l0tre.load(of_bytes, mean=0, std=1 / 255)
+    assert l0tre.evaluate(scaled, dark / 255, [0], max_t=1, attack_queries=0)[0].upper == 1
+
+
+@pytest.mark.parametrize("images", [np.full((1, 4), 0.5), np.array([[1.0, 0, 1, 0]]), np.full((1, 4), 256.0)])
+def test_a_network_of_bytes_refuses_other_values(of_bytes: str, images: np.ndarray) -> None:
+    with pytest.raises(DataError, match="takes whole numbers of 0 to 255, array holds values such as"):
+        l0tre.evaluate(of_bytes, images.astype(np.float32), [0], domain=l0tre.make_domain((4,), high=256.0))
+
+
+def test_a_network_of_bytes_needs_a_domain(of_bytes: str) -> None:
+    with pytest.raises(ConfigError, match=r"give `domain`, such as l0tre.make_domain\(\(4,\), high=255\)"):
+        l0tre.evaluate(of_bytes, np.zeros((1, 4), dtype=np.uint8), [0])

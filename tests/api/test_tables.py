@@ -215,3 +215,102 @@ def test_ranges_without_outliers() -> None:
         l0tre.table_domain(data, quantile=0.5)
     with pytest.raises(DataError, match="no row inside"):
         rows_inside(data, l0tre.make_domain((4,), low=200.0, high=201.0))
+
+
+def people(count: int, seed: int = 0) -> pd.DataFrame:
+    random = np.random.RandomState(seed)
+    return pd.DataFrame(
+        {
+            "age": random.randint(18, 60, count),
+            "job": random.choice(["baker", "clerk", "smith"], count),
+            "hours": random.randint(10, 60, count),
+        }
+    )
+
+
+def granted(frame: pd.DataFrame) -> np.ndarray:
+    return np.where((frame.age > 40) | (frame.job == "smith"), "yes", "no")
+
+
+def test_a_data_frame_is_a_table_in_all_calls() -> None:
+    train = people(300)
+    encode = ColumnTransformer([("words", OneHotEncoder(), ["job"])], remainder="passthrough")
+    model = make_pipeline(encode, DecisionTreeClassifier(max_depth=6, random_state=0)).fit(train, granted(train))
+    domain = l0tre.table_domain(train, fixed=["hours"], integer=["auto"])
+    young = pd.DataFrame({"age": [25, 50], "job": ["clerk", "smith"], "hours": [30, 30]}, index=["a", "b"])
+    result = l0tre.evaluate(model, young, ["no", "yes"], domain=domain, max_t=2, **NO_ATTACK)
+    assert [image.upper for image in result] == [1, 2]  # two reasons to be granted; no hours matter
+    names = result.config["names"]
+    assert names["inputs"] == {"0": "a", "1": "b"}
+    assert names["words"] == {"1": ["baker", "clerk", "smith"]}  # those of the domain: the rows hold two of them
+    same = l0tre.load_data(train.assign(said=granted(train)), label_column="said", drop=["hours"])
+    assert same.names.features == ("age", "job")
+    assert same.names.classes == ("no", "yes")
+    one = l0tre.verify(model, young.iloc[:1], radius=1, domain=domain)
+    assert one.answer == "unsafe"
+    changed = l0tre.attack_details(model, young, ["no", "yes"], domain=domain, budget=200)
+    assert changed.distance.tolist() == [1, 2]
+
+
+def test_words_are_those_of_the_table_that_the_domain_was_made_from() -> None:
+    train = people(300)
+    domain = l0tre.table_domain(train)
+
+    def smiths(rows: pd.DataFrame) -> np.ndarray:
+        yes = (np.asarray(rows)[:, 1] == 2).astype(float)  # the third of the words
+        return np.stack([1 - yes, yes], 1)
+
+    few = pd.DataFrame({"age": [30, 30], "job": ["smith", "clerk"], "hours": [20, 20]})
+    network = l0tre.load(lambda x: torch.from_numpy(smiths(x.numpy())).float(), input_shape=(3,))
+    result = l0tre.evaluate(network, few, domain=domain, max_t=1, **NO_ATTACK)
+    assert [image.label for image in result] == [1, 0]
+    unknown = few.assign(job=["smith", "king"])
+    with pytest.raises(DataError, match="holds 'king', which the table of the domain does not"):
+        l0tre.evaluate(network, unknown, domain=domain, max_t=1)
+
+
+def test_a_table_without_a_domain_says_what_to_give() -> None:
+    frame = people(5)
+    network = l0tre.load(lambda x: x[:, :2], input_shape=(3,))
+    with pytest.raises(DataError, match=r"column 'job' holds words.*l0tre.table_domain"):
+        l0tre.evaluate(network, frame, max_t=1)
+    with pytest.raises(DataError, match=r"column 'age' holds values such as .*l0tre.table_domain"):
+        l0tre.sensitivity(network, frame.assign(job=0))
+    domain = l0tre.table_domain(people(300), integer=["age"])
+    with pytest.raises(DataError, match="has the value 999 in column age"):
+        l0tre.evaluate(network, frame.assign(age=999), domain=domain, max_t=1)
+
+
+def test_categories_of_pandas_keep_their_words_for_those_that_need_them() -> None:
+    pytest.importorskip("lightgbm")
+    from lightgbm import LGBMClassifier
+
+    train = people(300).astype({"job": "category"})
+    model = LGBMClassifier(n_estimators=5, min_child_samples=5, verbose=-1).fit(train, granted(train))
+    domain = l0tre.table_domain(train, fixed=["hours", "age"])
+    few = pd.DataFrame({"age": [20], "job": ["clerk"], "hours": [30]}).astype({"job": train.job.dtype})
+    result = l0tre.evaluate(model, few, ["no"], domain=domain, max_t=1, **NO_ATTACK)
+    witness = result[0].witness
+    assert witness is not None
+    assert (result[0].upper, witness.values.tolist()) == (1, [2.0])
+    assert result[0].guarantee == "grid"
+
+
+def test_trees_claim_float32_values_only() -> None:
+    from l0tre.cli.render import _guarantee
+    from l0tre.report.words import answer, guarantees
+
+    model = DecisionTreeClassifier(max_depth=3, random_state=0).fit(NUMBERS, CLASSES)
+    result = l0tre.evaluate(model, NUMBERS[:3], list(CLASSES[:3]), max_t=1, **NO_ATTACK)
+    assert "all float32 values of the domain" in answer(result)
+    assert "all float32 values of the domain, by trying" in guarantees(result, None)[0][2]
+    assert _guarantee(result, result.config["settings"]) == "certified (all float32 values of the domain)"
+
+
+def test_points_are_named_where_they_make_the_grid() -> None:
+    from l0tre.report.words import guarantees
+
+    model = LogisticRegression().fit(NUMBERS, CLASSES)
+    result = l0tre.evaluate(model, NUMBERS[:2], list(CLASSES[:2]), max_t=1, points=3, **NO_ATTACK)
+    said = guarantees(result, l0tre.make_domain((4,)))[0][2]
+    assert "the values 0, 0.5, 1 from the smallest to the largest value of its range, evenly spaced" in said

@@ -153,6 +153,20 @@ def test_ctrl_c_before_the_work_is_silent(files: Files, tmp_path: Path) -> None:
         assert stderr == ""
 
 
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_one_signal_ends_what_loads_a_model(files: Files, tmp_path: Path) -> None:
+    slow = tmp_path / "slow.py"
+    slow.write_text(
+        "import os, signal\nfrom pathlib import Path\n"
+        "def net():\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        f"    Path({str(tmp_path / 'after')!r}).touch()\n"
+    )
+    result = run("evaluate", f"{slow}:net", files.data)
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "")
+    assert not (tmp_path / "after").exists()
+
+
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="signals")
 def test_a_process_under_nohup_outlives_its_terminal() -> None:
     code = (

@@ -142,3 +142,18 @@ def test_a_half_cast_in_a_file_leaves_the_grid_of_onnxruntime(tmp_path: Path) ->
     domain = l0tre.make_domain((1,), low=0.0, high=0.50036)
     bounds = l0tre.evaluate(loaded, torch.zeros(1, 1), [0], domain=domain, max_t=1).images[0]
     assert (bounds.guarantee, bounds.lower, bounds.upper) == ("grid", 0, 1)
+
+
+@pytest.mark.parametrize("node", ["Gelu(x)", 'Gelu<approximate = "tanh">(x)', "HardSwish(x)"])
+def test_curves_are_confirmed_although_onnx_rounds_their_constants(tmp_path: Path, node: str) -> None:
+    text = (
+        '<ir_version: 9, opset_import: ["": 20]> test (float[n, 3] x) => (float[n, 2] y) '
+        "<float[3, 2] w = {0.3, 1, -2, 0.7, 0.4, -1.3}, float[2] b = {0.5, 1.0}> "
+        f"{{ f = {node} y = Gemm(f, w, b) }}"
+    )
+    path = tmp_path / "curve.onnx"
+    path.write_bytes(onnx.parser.parse_model(text).SerializeToString())
+    loaded = l0tre.load(str(path), device="cpu")
+    assert (loaded.exact is not None, loaded.note) == (True, "")
+    far = torch.tensor([[-40.0, -3.0, 2.9], [1e-9, 0.7, -2.2]])
+    assert differs(loaded, far) == ""

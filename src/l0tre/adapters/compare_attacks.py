@@ -139,7 +139,7 @@ def compare(
         if name not in PEERS:
             raise ConfigError(f"there is no attack {name!r} to compare with: give some of {', '.join(PEERS)}")
         PEERS[name].load()
-    net, data = load_inputs(network, images, labels, device)
+    net, data = load_inputs(network, images, labels, device, domain)
     domain = domain or make_domain(net.input_shape)
     _check_domain(domain)
     settings = Settings(max_t=1, epsilon=1e9, memory_bytes=memory_bytes, guarantee="grid", colours="corners")

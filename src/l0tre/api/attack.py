@@ -135,7 +135,7 @@ def attack_details(
         The result; every input was replayed by the network's own source on the CPU.
     """
     _check_options(method, rounding, budget, time_budget)
-    net, data = load_inputs(network, images, labels, device)
+    net, data = load_inputs(network, images, labels, device, domain)
     domain = domain or make_domain(net.input_shape, groups=unit, mask=mask, low=low, high=high)
     check_scale(data, domain)
     domain.check(data.images, data.indices)

@@ -45,7 +45,7 @@ def check(
         L0treError: If the network or the image cannot be used.
     """
     proof = certificate if isinstance(certificate, Certificate | SetCertificate) else read_certificate(certificate)
-    net, data = load_one(network, image, None, device)
+    net, data = load_one(network, image, None, device, domain)
     return check_certificate(
         proof,
         net,

@@ -115,7 +115,7 @@ def compare(
         attack_queries=attack_queries,
     )
     sources = list(networks.values()) if isinstance(networks, Mapping) else list(networks)
-    read = reader(images, labels, resize=resize)
+    read = reader(images, labels, resize=resize, domain=domain)
     pairs = [agree(source, read, device=device) for source in sources]
     names = list(networks) if isinstance(networks, Mapping) else name_networks(network.name for network, _ in pairs)
     entrants = [Entrant(name, network, data, domain) for name, (network, data) in zip(names, pairs, strict=True)]

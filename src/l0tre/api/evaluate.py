@@ -7,7 +7,7 @@ from typing import Any
 
 from l0tre.api.certificates import keeper, refuse_uncertified
 from l0tre.api.clusters import Where, hired
-from l0tre.api.inputs import Images, Labels, check_scale, describe_data, fitting_threads, load_inputs
+from l0tre.api.inputs import Images, Labels, check_scale, describe_data, fitting_threads, load_inputs, usual_domain
 from l0tre.api.sinks import Sink, told
 from l0tre.api.steps import before_the_first_step, check_budget, last, recorded, stoppable
 from l0tre.defaults import ATTACK_QUERIES
@@ -208,16 +208,16 @@ def begin(
     began = time.monotonic()
 
     def make(hire: Hire | None) -> Iterator[Snapshot]:
-        net, data = load_inputs(network, images, labels, device)
-        if domain is not None:
-            check_scale(data, domain)
+        net, data = load_inputs(network, images, labels, device, domain)
+        where = domain or usual_domain(net, data)
+        check_scale(data, where)
         with before_the_first_step(time_budget, stop, tuning) as pulse:
             problem = make_problem(
                 net,
                 data.images,
                 data.labels,
                 indices=data.indices,
-                domain=domain,
+                domain=where,
                 settings=settings,
                 extra_config={
                     **describe_data(data),

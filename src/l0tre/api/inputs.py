@@ -14,9 +14,9 @@ from torch.utils.data import Dataset as TorchDataset
 from l0tre.api.load import load
 from l0tre.data import Dataset, from_arrays, load_data
 from l0tre.data.layout import fit
-from l0tre.data.tables import TableColumns, is_frame, raw_of_frame
-from l0tre.domain import Domain
-from l0tre.errors import DataError
+from l0tre.data.tables import TableColumns, is_frame, raw_of_frame, with_words
+from l0tre.domain import Domain, make_domain
+from l0tre.errors import ConfigError, DataError
 from l0tre.model.estimator import is_estimator
 from l0tre.model.load import Numbers
 from l0tre.model.network import Network
@@ -34,6 +34,7 @@ __all__ = [
     "load_inputs",
     "load_one",
     "reader",
+    "usual_domain",
 ]
 
 PROBE_ROWS = 16  # of the batch that tells whether threads are of use
@@ -84,6 +85,7 @@ def agree(
 
 def _aligned(network: Network, data: Dataset) -> Dataset:
     """Columns and classes in the network's order, where both sides name them."""
+    data = _in_bytes(network, data) if network.takes_bytes else data
     names = network.names
     wanted, given = _without_spaces(names.features), _without_spaces(data.names.features)
     if wanted and given and wanted != given:
@@ -117,12 +119,28 @@ def _aligned(network: Network, data: Dataset) -> Dataset:
     return replace(data, labels=labels, names=both)
 
 
+def _in_bytes(network: Network, data: Dataset) -> Dataset:
+    """Data for a network of whole numbers of 0 to 255: what was divided because it had 8 bits is multiplied again."""
+    images = (data.images * data.assumed_scale).round() if data.assumed_scale != 1 else data.images
+    odd = (images != images.round()) | (images < 0) | (images > 255)
+    if bool(odd.any()) or 0 < float(images.max()) <= 1:
+        example = float(images[odd][0]) if bool(odd.any()) else 1.0
+        raise DataError(
+            f"{network.name} takes whole numbers of 0 to 255, {data.name} holds values such as {example:.6g}: give "
+            "them as they are stored (`scale=1`), or, for values of 0 to 1, `mean=0` and `std=0.00392157` with the "
+            "network"
+        )
+    return replace(data, images=images, assumed_scale=1.0)
+
+
 def _without_spaces(features: Sequence[str]) -> tuple[str, ...]:
     """Names of columns as LightGBM keeps them."""
     return tuple(name.replace(" ", "_") for name in features)
 
 
-def load_inputs(source: Source, images: Images, labels: Labels, device: str) -> tuple[Network, Dataset]:
+def load_inputs(
+    source: Source, images: Images, labels: Labels, device: str, domain: Domain | None = None
+) -> tuple[Network, Dataset]:
     """Load a network, and bring images into its shape.
 
     Args:
@@ -130,6 +148,7 @@ def load_inputs(source: Source, images: Images, labels: Labels, device: str) -> 
         images: Arrays, or a data set with its own labels.
         labels: One for each image, only with arrays.
         device: Where to compute, if the network is not loaded yet.
+        domain: What may change: a table's columns of words are numbered as there.
 
     Returns:
         The network and the data.
@@ -137,10 +156,12 @@ def load_inputs(source: Source, images: Images, labels: Labels, device: str) -> 
     Raises:
         L0treError: If either cannot be used.
     """
-    return agree(source, reader(images, labels), device=device)
+    return agree(source, reader(images, labels, domain=domain), device=device)
 
 
-def load_one(source: Source, image: Image, label: int | None, device: str) -> tuple[Network, Dataset]:
+def load_one(
+    source: Source, image: Image, label: int | None, device: str, domain: Domain | None = None
+) -> tuple[Network, Dataset]:
     """Load a network, and bring one image into its shape.
 
     Args:
@@ -148,6 +169,7 @@ def load_one(source: Source, image: Image, label: int | None, device: str) -> tu
         image: One input, a batch of one, or a data set of one.
         label: Its label, only with arrays.
         device: Where to compute, if the network is not loaded yet.
+        domain: As for :func:`load_inputs`.
 
     Returns:
         The network and a data set of one.
@@ -156,21 +178,24 @@ def load_one(source: Source, image: Image, label: int | None, device: str) -> tu
         L0treError: If either cannot be used, or there are several images.
     """
     labels = None if label is None else [label]
-    if isinstance(image, Dataset):
-        if len(image.images) != 1:
-            raise DataError(f"{len(image.images)} images were given: give one, for example select(data, indices=[0])")
-        return load_inputs(source, image, labels, device)
+    if isinstance(image, Dataset) or is_frame(image):
+        count = len(image.images) if isinstance(image, Dataset) else len(image)
+        if count != 1:
+            one = "select(data, indices=[0])" if isinstance(image, Dataset) else "table.iloc[:1]"
+            raise DataError(f"{count} images were given: give one, for example {one}")
+        return load_inputs(source, image, labels, device, domain)
     array = image if isinstance(image, Tensor) else np.asarray(image)
     return agree(source, lambda shape: reader(_batch_of_one(array, shape), labels)(shape), device=device)
 
 
-def reader(images: Images, labels: Labels = None, *, resize: bool = False) -> Reader:
+def reader(images: Images, labels: Labels = None, *, resize: bool = False, domain: Domain | None = None) -> Reader:
     """From images and labels to a function that gives them in a network's shape.
 
     Args:
         images: Arrays, or a data set with its own labels.
         labels: One for each image, only with arrays.
         resize: Whether images of another height or width are resized by area averaging.
+        domain: What may change: a table's columns of words are numbered as there.
 
     Raises:
         DataError: If labels come with a data set.
@@ -185,18 +210,50 @@ def reader(images: Images, labels: Labels = None, *, resize: bool = False) -> Re
     if is_frame(images):
         raw = raw_of_frame(images, TableColumns("none"))
         rows, names = raw.images, raw.names
-        return lambda shape: from_arrays(rows, labels, input_shape=shape, name="table", names=names)
+        words = {} if domain is None else domain.names.words
+        return lambda shape: with_words(from_arrays(rows, labels, input_shape=shape, name="table", names=names), words)
     if not isinstance(images, Dataset):
         return lambda shape: from_arrays(images, labels, input_shape=shape, resize=resize and shape is not None)
     if labels is not None:
         raise DataError("the data set has its own labels: give labels only with arrays")
 
+    given = images if domain is None else with_words(images, domain.names.words)
+
     def fitted(shape: Shape | None) -> Dataset:
         if shape is None:
-            return images
-        return replace(images, images=fit(images.images, shape, resize=resize, name=images.name).contiguous())
+            return given
+        return replace(given, images=fit(given.images, shape, resize=resize, name=given.name).contiguous())
 
     return fitted
+
+
+def usual_domain(network: Network, data: Dataset) -> Domain:
+    """What may change where nobody said it: everything in [0, 1], which is no range for most tables.
+
+    Args:
+        network: The classifier.
+        data: The inputs.
+
+    Raises:
+        DataError: If they are a table that needs ranges of its own.
+        ConfigError: If the network takes whole numbers of 0 to 255.
+    """
+    if network.takes_bytes:
+        raise ConfigError(
+            f"{network.name} takes whole numbers of 0 to 255, and nobody said what may change: give `domain`, such as "
+            f"l0tre.make_domain({network.input_shape}, high=255)"
+        )
+    flat, names = data.images.flatten(1), data.names
+    outside = ((flat < 0) | (flat > 1)).any(0).nonzero()[:, 0].tolist() if names.features else []
+    if names.words or outside:
+        place = min(names.words, default=None)
+        place = outside[0] if place is None else place
+        holds = "words" if place in names.words else f"values such as {flat[:, place].max():.6g}"
+        raise DataError(
+            f"{data.name}: column {names.feature(place)!r} holds {holds}, and nobody said what may change: give "
+            "`domain`, such as l0tre.table_domain(table), which has the ranges and the words of a table"
+        )
+    return make_domain(network.input_shape)
 
 
 def check_scale(data: Dataset, domain: Domain) -> None:

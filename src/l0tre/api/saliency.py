@@ -179,7 +179,7 @@ def saliency_map(
     Raises:
         L0treError: If anything given cannot be used.
     """
-    net, data = load_one(network, image, None, device)
+    net, data = load_one(network, image, None, device, domain)
     drawing = begin_map(
         net,
         data.images[0],
@@ -250,7 +250,7 @@ def saliency(
         L0treError: If anything given cannot be used.
     """
     batch, alone = _as_batch(network, images)
-    net, data = load_inputs(network, batch, None, device)
+    net, data = load_inputs(network, batch, None, device, domain)
     targets = _targets(target, len(data.images))
     found = torch.stack(
         [

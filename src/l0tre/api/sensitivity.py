@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from l0tre.api.inputs import Images, Labels, load_inputs
-from l0tre.domain import Domain, make_domain
+from l0tre.api.inputs import Images, Labels, load_inputs, usual_domain
+from l0tre.domain import Domain
 from l0tre.errors import ConfigError
 from l0tre.exhaustive.grid_scan import make_level, solutions
 from l0tre.exhaustive.ranking import empty_ranking, update
@@ -86,8 +86,8 @@ def sensitivity(
     """
     if top is not None and top < 1:
         raise ConfigError(f"top is {top}: give 1 or more")
-    net, data = load_inputs(network, images, labels, device)
-    where = domain or make_domain(net.input_shape)
+    net, data = load_inputs(network, images, labels, device, domain)
+    where = domain or usual_domain(net, data)
     where.check(data.images, data.indices)
     values = make_grid(where, epsilon, grid, colours).to(net.device)
     level = make_level(where.to(net.device), values, t)

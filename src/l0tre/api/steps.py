@@ -25,10 +25,10 @@ __all__ = ["before_the_first_step", "check_budget", "last", "recorded", "stoppab
 def before_the_first_step(
     time_budget: float | None, stop: Callable[[], bool], tuning: Tuning = DEFAULT_TUNING
 ) -> Iterator[Callable[[], None]]:
-    """While inputs are classified, which comes before all bounds: a pulse that feels the time and the wish to stop.
+    """While model and inputs are looked at, before all bounds: a pulse that feels the time and the wish to stop.
 
     Raises:
-        ConfigError: If the time is over before all are classified.
+        ConfigError: If the time is over before the model is compared with its graph and all inputs are classified.
         KeyboardInterrupt: If somebody stops it.
     """
     began = time.monotonic()
@@ -42,8 +42,8 @@ def before_the_first_step(
         if stop():
             raise KeyboardInterrupt from error
         raise ConfigError(
-            f"the time (`time_budget` {time_budget:g} s) was over before the network had classified all inputs: give "
-            "more time or fewer inputs (`limit`)"
+            f"the time (`time_budget` {time_budget:g} s) was over before the network was confirmed and had classified "
+            "all inputs: give more time or fewer inputs (`limit`); the guarantee `grid` needs no confirmation"
         ) from error
 
 

@@ -2,14 +2,18 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from l0tre.data import Dataset, select
+from l0tre.data import Dataset, load_data, select
+from l0tre.data.tables import is_frame
 from l0tre.domain import Domain, Groups, Range, make_domain, restrict
 from l0tre.errors import ConfigError, DataError
+from l0tre.names import Names
 
 __all__ = ["rows_inside", "table_domain"]
 
@@ -18,7 +22,7 @@ WHOLE = "auto"  # instead of names: every column whose values are all whole numb
 
 
 def table_domain(
-    data: Dataset,
+    data: Dataset | Any,
     *,
     low: Range | None = None,
     high: Range | None = None,
@@ -36,7 +40,8 @@ def table_domain(
     categorical in any case.
 
     Args:
-        data: The table; all of its rows say which values there are.
+        data: The table, also as a DataFrame without its labels; all of its rows say which values there are. Columns of
+            words in tables that are evaluated with this domain are read as here.
         low: Smallest value, one for all columns or one for each; default each column's smallest in the data.
         high: Largest value, likewise.
         quantile: Share of the rows that default ranges leave out at either end, below 0.5, so that single outliers do
@@ -56,6 +61,8 @@ def table_domain(
     Raises:
         ConfigError: If a column is not there, is named twice, or nothing may change.
     """
+    if is_frame(data):
+        data = load_data(data)
     rows = data.images.flatten(1)
     names = data.names.features or tuple(str(place) for place in range(rows.shape[1]))
     grouped = [_find(names, wish.split("+"), "one_hot") for wish in one_hot]
@@ -73,6 +80,7 @@ def table_domain(
         raise ConfigError(f"the data has {len(names)} columns, inputs have shape {shape}: give a table")
     groups: Groups | Tensor = numbers.reshape(shape) if grouped else "feature"
     domain = make_domain(shape, groups=groups, mask=mask.reshape(shape), low=lows, high=highs)
+    domain = replace(domain, names=Names(features=data.names.features, words=data.names.words))
     taken: dict[int, Tensor] = {}
     for members in grouped:
         free = [place for place in members if bool(mask[place])]

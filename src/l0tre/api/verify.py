@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from l0tre.api.certificates import TOO_LARGE, certificate_of, refuse_uncertified
-from l0tre.api.inputs import Image, check_scale, describe_data, fitting_threads, load_one
+from l0tre.api.inputs import Image, check_scale, describe_data, fitting_threads, load_one, usual_domain
 from l0tre.api.sinks import Sink, told
 from l0tre.certify.checker.certificate import write_certificate
-from l0tre.domain import Domain, make_domain
+from l0tre.domain import Domain
 from l0tre.errors import CertificateError, ConfigError, require
 from l0tre.evaluation.driver import drive
 from l0tre.evaluation.problem import GuaranteeWish, Problem, Settings, make_problem, spacing, start
 from l0tre.evaluation.results import Guarantee, ImageBounds, Snapshot, Witness
 from l0tre.grid import Colours, GridKind
+from l0tre.halting import Clock, Halted
 from l0tre.model.sources import Source
 from l0tre.shown import Shown
 from l0tre.threads import with_threads
@@ -140,33 +141,41 @@ def verify(
     """
     if radius < 1:
         raise ConfigError(f"`radius` is {radius}: give 1 or more")
-    net, data = load_one(network, image, label, device)
-    domain = domain or make_domain(net.input_shape)
+    net, data = load_one(network, image, label, device, domain)
+    domain = domain or usual_domain(net, data)
     check_scale(data, domain)
     if radius > domain.groups:
         raise ConfigError(
             f"`radius` is {radius}, but only {domain.groups} {domain.unit}s may change: give at most {domain.groups}"
         )
     began = time.monotonic()
-    problem = make_problem(
-        net,
-        data.images,
-        data.labels,
-        indices=data.indices,
-        domain=domain,
-        settings=Settings(
-            max_t=radius,
-            **spacing(domain, epsilon, points),
-            grid=grid,
-            colours=colours,
-            memory_bytes=memory_bytes,
-            seed=seed,
-            guarantee=guarantee,
-            attack_queries=attack_queries,
-        ),
-        extra_config=describe_data(data),
-        tuning=tuning,
-    )
+
+    def out_of_time() -> bool:
+        return time_budget is not None and time.monotonic() - began >= time_budget
+
+    try:
+        problem = make_problem(
+            net,
+            data.images,
+            data.labels,
+            indices=data.indices,
+            domain=domain,
+            settings=Settings(
+                max_t=radius,
+                **spacing(domain, epsilon, points),
+                grid=grid,
+                colours=colours,
+                memory_bytes=memory_bytes,
+                seed=seed,
+                guarantee=guarantee,
+                attack_queries=attack_queries,
+            ),
+            extra_config=describe_data(data),
+            tuning=tuning,
+            pulse=Clock(lambda: stop() or out_of_time(), tuning.grace_seconds).pulse,
+        )
+    except Halted:
+        return _nothing_known(domain, radius, guarantee, time.monotonic() - began, out_of_time())
     if certificate is not None:
         refuse_uncertified(problem)
         _check_writable(Path(certificate))
@@ -179,8 +188,7 @@ def verify(
             bounds = snapshot.images[0]
             if bounds.lower >= radius or bounds.upper <= radius:
                 break
-    out_of_time = time_budget is not None and time.monotonic() - began >= time_budget
-    verdict = _verdict(problem, radius, snapshot, bounds, out_of_time)
+    verdict = _verdict(problem, radius, snapshot, bounds, out_of_time())
     if certificate is not None and verdict.answer == "safe":
         remarks = {"seconds": round(verdict.seconds, 3), **(about or {})}
         made = certificate_of(problem, 0, radius, proved.get(radius), remarks)
@@ -188,6 +196,26 @@ def verify(
             raise CertificateError(f"the answer is safe, but no certificate was written: {TOO_LARGE}")
         write_certificate(certificate, made)
     return verdict
+
+
+def _nothing_known(domain: Domain, radius: int, wish: GuaranteeWish, seconds: float, out_of_time: bool) -> Verdict:
+    """The verdict where the work ended before the model was compared with its graph: the bounds that always hold."""
+    what = "the time is over" if out_of_time else "it was stopped"
+    return Verdict(
+        answer="unknown",
+        radius=radius,
+        lower=0,
+        upper=domain.groups + 1,
+        guarantee="certified" if wish == "auto" else wish,
+        arithmetic="nothing was computed",
+        witness=None,
+        reason=f"{what} before the network was confirmed and had classified the input",
+        timed_out=out_of_time,
+        share=0.0,
+        unit=domain.unit,
+        seconds=seconds,
+        queries=0,
+    )
 
 
 def _verdict(problem: Problem, radius: int, last: Snapshot, bounds: ImageBounds, out_of_time: bool) -> Verdict:

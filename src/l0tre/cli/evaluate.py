@@ -121,7 +121,7 @@ def evaluate(
     from l0tre.cli.patience import loads_within
     from l0tre.cli.render import print_snapshot
     from l0tre.cli.setup import make_settings, prepare
-    from l0tre.cli.signals import stop_on_signal
+    from l0tre.cli.signals import end_on_signal, stop_on_signal
     from l0tre.data import select
     from l0tre.store import stop_asked
 
@@ -142,7 +142,7 @@ def evaluate(
         if resume:
             _refuse_with_resume(context)
             out = Path(model)
-            with loads_within(choices.load_timeout, same_model or model):
+            with end_on_signal(), loads_within(choices.load_timeout, same_model or model):
                 snapshots = resume_anytime(
                     out,
                     same_model,

@@ -19,6 +19,7 @@ from l0tre.evaluation.accuracy import classified, counts, doubt
 from l0tre.evaluation.changes import changes
 from l0tre.evaluation.forecast import duration
 from l0tre.evaluation.results import ImageBounds, Snapshot
+from l0tre.evaluation.scope import scope
 from l0tre.evaluation.trial import ProofCost
 from l0tre.exhaustive.describe import Description
 from l0tre.limits import peak_host_bytes
@@ -165,12 +166,15 @@ def _count(number: int, noun: str) -> str:
 
 def _guarantee(result: Snapshot, settings: dict[str, object]) -> str:
     kinds = sorted({image.guarantee for image in result.images})
+    arithmetic = result.config.get("guarantee", {}).get("arithmetic", "")
     grid = "the published code's grid" if settings["grid"] == "paper" else f"grid of spacing <= {settings['epsilon']}"
+    if points := settings.get("points"):
+        grid = f"{points} values from the smallest to the largest of each range"
     colours = ", corner colours only" if settings["colours"] == "corners" else ""
     if kinds == ["sampled"]:
         return "sampled (nothing is proved)"
     if kinds in (["certified"], ["lipschitz"]):
-        return f"{kinds[0]} (all real values of the domain)"
+        return f"{kinds[0]} ({scope(result.images[0].guarantee, arithmetic)})"
     return f"{', '.join(kinds)} ({grid}{colours}; not between its points)"
 
 
@@ -197,10 +201,10 @@ def show_verdict(verdict: Verdict, original: Tensor, names: Names, console: Cons
     console.print(f"[bold {colour}]{verdict.answer}[/bold {colour}]")
     unit, radius = verdict.unit, verdict.radius
     if verdict.answer == "safe":
-        real = verdict.guarantee in ("certified", "lipschitz")
-        scope = "all real values of the domain" if real else "nothing is claimed between grid points"
+        grid = verdict.guarantee == "grid"
+        about = "nothing is claimed between grid points" if grid else scope(verdict.guarantee, verdict.arithmetic)
         kept = f"every change of at most {_count(radius, unit)} keeps the decision"
-        console.print(f"{kept} (guarantee: {verdict.guarantee}; {scope})")
+        console.print(f"{kept} (guarantee: {verdict.guarantee}; {about})")
         console.print(f"holds for: {verdict.arithmetic}")
     elif verdict.witness is not None:
         witness = verdict.witness

@@ -12,6 +12,7 @@ from l0tre.api.tables import table_domain
 from l0tre.arrays import read_array_or_archive
 from l0tre.cli.options import Choices, Search
 from l0tre.cli.patience import loads_within
+from l0tre.cli.signals import end_on_signal
 from l0tre.data import Dataset, from_arrays, load_data
 from l0tre.data.vnnlib import VnnlibProperty, read_vnnlib
 from l0tre.defaults import ATTACK_QUERIES
@@ -74,7 +75,8 @@ def prepare(model: str, data: str, choices: Choices, *, quiet: bool = True) -> S
             drop=choices.drop or (),
         )
 
-    with loads_within(choices.load_timeout, model, quiet=quiet):
+    # Nothing is known yet that could be kept, so that a request to stop ends all at once.
+    with end_on_signal(), loads_within(choices.load_timeout, model, quiet=quiet):
         network, images = agree(
             model,
             read,
@@ -123,6 +125,8 @@ def _box(network: Network, posed: VnnlibProperty, choices: Choices) -> Domain:
 
 def _domain(network: Network, data: Dataset, choices: Choices) -> Domain:
     low, high = choices.low, choices.high
+    if network.takes_bytes and (low, high, choices.value_range) == ("0", "1", None):
+        high = "255"
     columns: dict[str, list[str]] = {
         name: getattr(choices, name) or []
         for name in ("fixed", "integer", "categorical", "one_hot", "upwards", "downwards")

@@ -4,12 +4,13 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from l0tre.data.dataset import Dataset, from_arrays
 from l0tre.data.files import Raw, read_csv, read_numpy
 from l0tre.data.folder import PICTURES, read_folder, read_picture
 from l0tre.data.named import NAMES, read_named
-from l0tre.data.tables import TableColumns, raw_of_table
+from l0tre.data.tables import NO_LABEL, TableColumns, is_frame, raw_of_frame, raw_of_table
 from l0tre.errors import DataError
 
 __all__ = ["SUITE", "load_data"]
@@ -57,7 +58,7 @@ def _read(
 
 
 def load_data(
-    source: str | Path,
+    source: str | Path | Any,
     *,
     input_shape: tuple[int, ...] | None = None,
     data_dir: Path | None = None,
@@ -73,16 +74,16 @@ def load_data(
     Args:
         source: A file (.npz, .npy, .csv, a picture), a folder of pictures, or a name: ``digits``, ``mnist5k``,
             ``mnist``, ``fashion-mnist``, ``cifar10``. A name wins over a file of the same name, unless given as a
-            ``Path`` or with a ``./`` before it.
+            ``Path`` or with a ``./`` before it. Also a DataFrame of pandas, whose index names the rows.
         input_shape: The network's, without the batch; images are brought into it.
         data_dir: Where data sets known by name are looked for first; then in the folder that the variable
             L0TRE_DATA names, then in the cache, and otherwise they are downloaded into the cache.
         scale: Divide the values by this instead of the default (255 for pixels of 8 bits, nothing for floats).
         split: ``"test"`` or ``"train"``, for sources that have both.
         resize: Whether images of another height or width are resized to the network's by area averaging.
-        label_column: For a CSV table with a header: the column with the class, by name or by position from 0 (-1 for
-            the last), ``none`` for no labels. All other columns are features, under their names; words become whole
-            numbers. Values are taken as they are unless ``scale`` is given.
+        label_column: For a DataFrame or a CSV table with a header: the column with the class, by name or by position
+            from 0 (-1 for the last), ``none`` for no labels. All other columns are features, under their names; words
+            become whole numbers. Values are taken as they are unless ``scale`` is given.
         row_name: Column that names the rows of a table.
         drop: Columns of a table that are left out.
 
@@ -97,11 +98,15 @@ def load_data(
         raise DataError(f"the split is {split!r}; expected {' or '.join(_SPLITS)}")
     columns = None
     if label_column is not None or row_name is not None or drop:
-        if label_column is None:
+        if label_column is None and not is_frame(source):
             raise DataError(f"{source}: `row_name` and `drop` need `label_column`; give none if there are no labels")
-        columns = TableColumns(label_column, row_name, tuple(drop))
+        columns = TableColumns(label_column or NO_LABEL, row_name, tuple(drop))
+    place = None if data_dir is None else Path(data_dir)
     try:
-        raw = _read(source, input_shape, None if data_dir is None else Path(data_dir), split, resize, columns)
+        if is_frame(source):
+            raw = raw_of_frame(source, columns or TableColumns(NO_LABEL))
+        else:
+            raw = _read(source, input_shape, place, split, resize, columns)
     except OSError as error:
         raise DataError(f"{source}: cannot be read ({error}); check the path and its permissions") from error
     data = from_arrays(
@@ -109,7 +114,7 @@ def load_data(
         raw.labels,
         input_shape=input_shape,
         scale=raw.scale if scale is None else scale,
-        name=str(source),
+        name="table" if is_frame(source) else str(source),
         resize=resize,
         names=raw.names,
     )

@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
+from l0tre.data.dataset import Dataset
 from l0tre.data.files import Raw, is_number, rows_of_csv
 from l0tre.errors import DataError
 from l0tre.names import Names
 
-__all__ = ["TableColumns", "is_frame", "raw_of_frame", "raw_of_table"]
+__all__ = ["NO_LABEL", "TableColumns", "is_frame", "raw_of_frame", "raw_of_table", "with_words"]
 
 NO_LABEL = "none"
 UNNAMED = ("", "Unnamed: 0")  # headers that pandas gives to an index it wrote
@@ -80,7 +82,10 @@ def raw_of_frame(frame: Any, wish: TableColumns) -> Raw:
     for name in frame.columns:
         column = frame[name]
         kind = getattr(column.dtype, "kind", "O")
-        columns[str(name)] = column.to_numpy(dtype=np.float64) if kind in "biuf" else [str(v) for v in column]
+        if kind in "biuf":
+            columns[str(name)] = column.to_numpy(dtype=np.float64)
+        else:  # of categories also those that no row has
+            columns[str(name)] = column.array if hasattr(column.array, "categories") else [str(v) for v in column]
     if len(columns) < len(frame.columns):
         raise DataError("two columns of the table have the same name; give each a name of its own")
     raw = _raw(columns, wish, "table")
@@ -88,6 +93,37 @@ def raw_of_frame(frame: Any, wish: TableColumns) -> Raw:
     if wish.row_name is not None or index == [str(number) for number in range(len(index))]:
         return raw
     return raw._replace(names=replace(raw.names, inputs=tuple(index)))
+
+
+def with_words(data: Dataset, words: Mapping[int, tuple[str, ...]]) -> Dataset:
+    """A table whose columns of words are numbered as in another table, such as the one that a domain was made from.
+
+    Args:
+        data: The table.
+        words: By position of a column the words of the other table.
+
+    Returns:
+        The table; columns that hold numbers in either stay as they are.
+
+    Raises:
+        DataError: If it holds a word that the other table does not.
+    """
+    images, found = data.images.clone(), dict(data.names.words)
+    flat = images.flatten(1)
+    for place, wanted in words.items():
+        given = found.get(place, wanted)
+        if given == wanted:
+            continue
+        for number in flat[:, place].unique().tolist():
+            if given[int(number)] not in wanted:
+                raise DataError(
+                    f"{data.name}: column {data.names.feature(place)!r} holds {given[int(number)]!r}, which the table "
+                    f"of the domain does not; it holds {', '.join(wanted[:12])}{', ...' if len(wanted) > 12 else ''}"
+                )
+        renumbered = torch.tensor([float(wanted.index(word)) if word in wanted else 0.0 for word in given])
+        flat[:, place] = renumbered[flat[:, place].long()]
+        found[place] = wanted
+    return replace(data, images=images, names=replace(data.names, words=found))
 
 
 def _raw(columns: Mapping[str, Sequence[Any]], wish: TableColumns, name: str) -> Raw:
@@ -135,6 +171,9 @@ def _numbers(cells: Sequence[Any], column: str, name: str) -> tuple[npt.NDArray[
     if sum(numeric) > len(cells) / 2:  # a column of numbers with a gap, not one of words
         row = numeric.index(False)
         raise DataError(f"{name}: column {column!r} holds {str(cells[row])!r} in row {row}; expected a number")
-    words = tuple(sorted({str(cell) for cell in cells}))
+    known = getattr(cells, "categories", None)
+    words = tuple(sorted({str(cell) for cell in cells}) if known is None else map(str, known))
     place = {word: number for number, word in enumerate(words)}
+    if gaps := [row for row, cell in enumerate(cells) if str(cell) not in place]:
+        raise DataError(f"{name}: column {column!r} has no category in row {gaps[0]}; expected one in every row")
     return np.array([place[str(cell)] for cell in cells], dtype=np.float32), words

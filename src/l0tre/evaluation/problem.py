@@ -15,6 +15,7 @@ from l0tre.defaults import ATTACK_QUERIES
 from l0tre.domain import Domain, make_domain
 from l0tre.errors import ConfigError, DataError, ModelError
 from l0tre.evaluation.results import Excluded, ImageBounds
+from l0tre.evaluation.scope import EXACT_STEPS
 from l0tre.evaluation.state import State
 from l0tre.exhaustive.subsets import count_sets
 from l0tre.grid import Colours, GridKind, make_grid
@@ -28,10 +29,6 @@ from l0tre.tuning import DEFAULT_TUNING, Tuning
 __all__ = ["GuaranteeWish", "Problem", "Settings", "cannot_certify", "make_problem", "spacing", "start"]
 
 GuaranteeWish = Literal["auto", "certified", "grid", "lipschitz"]
-EXACT_STEPS = (
-    "the ensemble's own scores of float32 inputs: a value of every interval between its thresholds was tried, ties "
-    "left open"
-)
 DEFAULT_POINTS = 5
 LIPSCHITZ_MOST = 2  # groups that change together: beyond, the constants are too large to prove anything
 
@@ -161,7 +158,8 @@ def make_problem(
         objective: What must not change; default the decision for the label.
         extra_config: More entries for ``config``, such as file names.
         tuning: How much is done at a time.
-        pulse: Called before every batch of images that are classified; may raise ``Halted``.
+        pulse: Called before every point at which the graph is compared with the model, and before every batch of images
+            that are classified; may raise ``Halted``.
 
     Returns:
         The problem, without the inputs that the network misclassifies.
@@ -181,7 +179,7 @@ def make_problem(
             f"`max_t` is {settings.max_t}, but only {domain.groups} {domain.unit}s may change: "
             f"give at most {domain.groups}"
         )
-    settings, reason = _decide(network, settings, domain, images)
+    settings, reason = _decide(network, settings, domain, images, pulse)
     if settings.guarantee != "certified":
         count_sets(domain.groups, settings.max_t)  # refuses a space that is too large to number
     scores = Batcher(network, settings.memory_bytes, tuning, pulse).run(len(images), lambda a, b: images[a:b])
@@ -254,7 +252,9 @@ def cannot_certify(network: Network) -> str:
     return unsupported(network.exact) if network.exact is not None else network.note or "it has no graph"
 
 
-def _decide(network: Network, settings: Settings, domain: Domain, images: Tensor) -> tuple[Settings, str]:
+def _decide(
+    network: Network, settings: Settings, domain: Domain, images: Tensor, pulse: Callable[[], None]
+) -> tuple[Settings, str]:
     """Settle the guarantee; the reason says why the network cannot be certified."""
     if settings.sample_ms or settings.guarantee == "grid":
         return replace(settings, guarantee="grid"), ""
@@ -267,7 +267,7 @@ def _decide(network: Network, settings: Settings, domain: Domain, images: Tensor
     if settings.guarantee == "lipschitz" and not isinstance(domain.rules, Free):
         raise ConfigError("the lipschitz guarantee is for ranges without lists, whole numbers and directions")
     # When it was loaded, the domain was not known.
-    reason = cannot_certify(network) or differs(network, check_points(*domain.box, images))
+    reason = cannot_certify(network) or differs(network, check_points(*domain.box, images), pulse)
     if not reason:
         wish: GuaranteeWish = "certified" if settings.guarantee == "auto" else settings.guarantee
         if wish == "lipschitz" and settings.max_t > LIPSCHITZ_MOST:

@@ -1,6 +1,7 @@
 """Is the graph that proofs are about the model? An independent evaluation of the source in float64 tells."""
 
 import time
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -90,12 +91,13 @@ def _largest_sum(operation: Operation, inputs: list[Tensor], output: Tensor) -> 
     return largest
 
 
-def differs(network: Network, points: Tensor) -> str:
+def differs(network: Network, points: Tensor, pulse: Callable[[], None] = lambda: None) -> str:
     """Why the graph that proofs are about cannot be taken for the network; empty if it can.
 
     Args:
         network: With a graph in float64 (``exact``).
         points: float32 ``[points, *input_shape]``.
+        pulse: Called before every point; may raise ``Halted``.
 
     Returns:
         The reason, in words.
@@ -106,6 +108,7 @@ def differs(network: Network, points: Tensor) -> str:
     for number, x in enumerate(points.double()[:, None]):
         if number >= LEAST_POINTS and time.monotonic() - began > SECONDS:
             break
+        pulse()
         try:
             with user_code(str):
                 wanted = network.double(x)

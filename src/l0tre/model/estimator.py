@@ -58,6 +58,7 @@ def estimator_scores(estimator: Any, words: Mapping[int, Sequence[str]]) -> Call
     """
     features = estimator_names(estimator).features
     pandas = require("pandas", "tables") if features or words else None
+    kinds = _with_categories(estimator)
     method = getattr(estimator, "predict_proba", None) or estimator.decision_function
 
     def scores(x: Tensor) -> Tensor:
@@ -65,7 +66,7 @@ def estimator_scores(estimator: Any, words: Mapping[int, Sequence[str]]) -> Call
         if pandas is not None:
             columns = features or tuple(f"column {place}" for place in range(rows.shape[1]))
             rows = pandas.DataFrame(
-                {name: _cells(rows[:, place], words.get(place)) for place, name in enumerate(columns)}
+                {name: _cells(rows[:, place], words.get(place), kinds, pandas) for place, name in enumerate(columns)}
             )
         result = np.asarray(method(rows), dtype=np.float64)
         if result.ndim == 1:  # one number for two classes: above 0 for the second
@@ -75,10 +76,17 @@ def estimator_scores(estimator: Any, words: Mapping[int, Sequence[str]]) -> Call
     return scores
 
 
-def _cells(values: np.ndarray, words: Sequence[str] | None) -> Any:
+def _with_categories(estimator: Any) -> bool:
+    """Whether it takes words as categories of pandas only."""
+    kind = type(estimator)
+    return kind.__module__.partition(".")[0] in ("lightgbm", "xgboost") or kind.__name__.startswith("HistGradient")
+
+
+def _cells(values: np.ndarray, words: Sequence[str] | None, categories: bool, pandas: Any) -> Any:
     if words is None:
         return values
-    return np.array(words, dtype=object)[np.clip(values.round().astype(int), 0, len(words) - 1)]
+    codes = np.clip(values.round().astype(int), 0, len(words) - 1)
+    return pandas.Categorical.from_codes(codes, words) if categories else np.array(words, dtype=object)[codes]
 
 
 def estimator_digest(estimator: Any) -> str:

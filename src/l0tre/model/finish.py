@@ -115,6 +115,7 @@ def finish(loaded: Loaded, normalisation: Normalisation | None, device: torch.de
         thresholds=None if normalisation is not None else loaded.thresholds,
         names=loaded.names,
         reading=loaded.reading,
+        takes_bytes=loaded.takes_bytes and normalisation is None,
     )
     reason = "" if exact is None else differs(network, _unit_points(loaded.input_shape))
     return replace(network, exact=None, note=reason) if reason else network

@@ -49,6 +49,7 @@ class Network:
             float64: values at or below one are on its one side. ``None`` for all others.
         names: What the source calls its values and classes.
         reading: How its output was understood, in words, where that is not plain.
+        takes_bytes: Whether its inputs are whole numbers of 0 to 255.
         dropped: The softmax or log-softmax at the source's end that the graphs leave out, see ``simplify``.
     """
 
@@ -70,6 +71,7 @@ class Network:
     thresholds: tuple[Tensor, ...] | None = None
     names: Names = NO_NAMES
     reading: str = ""
+    takes_bytes: bool = False
 
     @torch.inference_mode()
     def scores(self, x: Tensor) -> Tensor:

@@ -190,6 +190,11 @@ def onnx_input_shape(path: Path, shape: tuple[int, ...] | None = None) -> tuple[
     return _image_input(_load(path), path, shape).shape
 
 
+def onnx_takes_bytes(path: Path, shape: tuple[int, ...] | None = None) -> bool:
+    """Whether the input of an ONNX file is of whole numbers of 0 to 255."""
+    return _image_input(_load(path), path, shape).dtype is np.uint8
+
+
 def _single_only(portion: Callable[[Array], Array], shape: Sequence[int]) -> bool:
     """Whether a network with an open batch size has 1 written inside, as in a reshape to (1, -1)."""
     try:

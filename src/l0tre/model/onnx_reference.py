@@ -3,10 +3,12 @@
 - BatchNormalization before operator set 14 takes the statistics of the batch.
 - Softmax and LogSoftmax before operator set 13 normalise over one axis instead of all that follow.
 - MaxPool gives another shape for ``auto_pad = SAME_LOWER``, and goes through the outputs one by one.
+- Gelu and HardSwish have constants, and Erf has a result, that are rounded to float32 whatever they are given.
 
 All of them are a few lines of numpy after the operators' specification, and share nothing with the importer.
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,7 @@ def corrected_operators(opset: int) -> list[type[Any]]:
         return type(name, (base,), {"op_domain": "", "_run": method})
 
     found = [make("BatchNormalization", _batch_normalization), make("MaxPool", _max_pool)]
+    found += [make("Gelu", _gelu), make("HardSwish", _hard_swish), make("Erf", _erf)]
     if opset < 13:
         found += [make("Softmax", _softmax), make("LogSoftmax", _log_softmax)]
     return found
@@ -37,6 +40,20 @@ def _batch_normalization(
 ) -> tuple[Array]:
     scale, bias, mean, variance = (part.reshape(-1, *[1] * (x.ndim - 2)) for part in (scale, bias, mean, variance))
     return ((x - mean) / np.sqrt(variance + epsilon) * scale + bias,)
+
+
+def _erf(_: Any, x: Array, **__: Any) -> tuple[Array]:
+    return (np.array([math.erf(value) for value in x.ravel().tolist()], dtype=np.float64).reshape(x.shape),)
+
+
+def _gelu(_: Any, x: Array, approximate: str = "none", **__: Any) -> tuple[Array]:
+    if approximate == "tanh":
+        return (0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),)
+    return (0.5 * x * (1 + _erf(_, x / math.sqrt(2))[0]),)
+
+
+def _hard_swish(_: Any, x: Array, **__: Any) -> tuple[Array]:
+    return (x * np.clip(x / 6 + 0.5, 0, 1),)
 
 
 def _softmax(self: Any, x: Array, axis: int | None = None) -> tuple[Array]:

@@ -27,7 +27,7 @@ from l0tre.model.graph import Graph
 from l0tre.model.guarded import black_box, guarded
 from l0tre.model.module_import import import_module
 from l0tre.model.network import Network
-from l0tre.model.onnx_import import import_onnx, onnx_double_scores, onnx_input_shape, onnx_scores
+from l0tre.model.onnx_import import import_onnx, onnx_double_scores, onnx_input_shape, onnx_scores, onnx_takes_bytes
 from l0tre.model.pt2_import import read_pt2
 from l0tre.model.reference import DATA_FILES, is_reference, resolve_reference
 from l0tre.model.trees import thresholds
@@ -64,6 +64,7 @@ class Loaded:
     thresholds: tuple[Tensor, ...] | None = None
     names: Names = NO_NAMES
     reading: str = ""
+    takes_bytes: bool = False
 
 
 def knows_its_shape(source: Source) -> bool:
@@ -138,7 +139,7 @@ def _read_estimator(source: Any, shape: tuple[int, ...] | None, words: Mapping[i
         None,
         shape,
         estimator_digest(source),
-        "a classifier of scikit-learn has no graph of operations",
+        "a classifier with scikit-learn's interface has no graph of operations",
         thresholds=thresholds(source, shape[0]) if len(shape) == 1 else None,
         names=estimator_names(source),
     )
@@ -177,7 +178,7 @@ def _read_program(path: Path) -> Loaded:
         graph = graph_from_calls(program)
     except UnsupportedOperationError as error:
         check_harmless(program)
-        note = f"it is run by torch as it is: {error}"
+        note = f"it is run by torch as it is: {_briefly(error)}"
         return Loaded(scores, None, program.input_shape, hashlib.sha256(path.read_bytes()).hexdigest(), note)
     return Loaded(scores, graph, graph.input_shape, graph_digest(graph), double=call)
 
@@ -187,7 +188,7 @@ def _read_onnx(path: Path, shape: tuple[int, ...] | None) -> Loaded:
     try:
         graph = import_onnx(path, shape)  # before anything runs: it refuses constants that no memory holds
     except UnsupportedOperationError as error:
-        note = f"it is run by onnxruntime as it is, without gradients: {error}"
+        note = f"it is run by onnxruntime as it is, without gradients: {_briefly(error)}"
     scores = onnx_scores(path, shape)
 
     def source(x: Tensor) -> Tensor:
@@ -195,11 +196,18 @@ def _read_onnx(path: Path, shape: tuple[int, ...] | None) -> Loaded:
 
     if graph is None:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        return Loaded(guarded(source, str(path)), None, onnx_input_shape(path, shape), digest, note)
+        of_bytes = onnx_takes_bytes(path, shape)
+        own = onnx_input_shape(path, shape)
+        return Loaded(guarded(source, str(path)), None, own, digest, note, takes_bytes=of_bytes)
     wide = onnx_double_scores(path, shape)
     return Loaded(
         source, graph, graph.input_shape, graph_digest(graph), double=lambda x: torch.from_numpy(wide(x.numpy()))
     )
+
+
+def _briefly(error: UnsupportedOperationError) -> str:
+    """Why a source is run as it is, without the list of what would be supported."""
+    return str(error).partition("; supported are ")[0].partition("; rewrite the model with these: ")[0]
 
 
 def _is_opaque(module: nn.Module) -> bool:
@@ -230,7 +238,7 @@ def _read_module(module: nn.Module, shape: tuple[int, ...]) -> Loaded:
         graph = import_module(frozen, shape)
         double = double_module(frozen)
     except UnsupportedOperationError as error:
-        note = str(error)
+        note = _briefly(error)
 
     def place(device: torch.device) -> Callable[[Tensor], Tensor]:
         return guarded(copy.deepcopy(frozen).to(device), name_of(module))

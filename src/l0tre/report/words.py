@@ -8,6 +8,7 @@ import torch
 from l0tre.domain import Domain
 from l0tre.evaluation.accuracy import counts, doubt
 from l0tre.evaluation.results import Guarantee, Snapshot
+from l0tre.evaluation.scope import EXACT_STEPS, scope
 from l0tre.grid import axis_points
 
 __all__ = ["answer", "counted", "guarantees", "is_sample", "progress", "remarks"]
@@ -69,12 +70,14 @@ def _mean(values: Sequence[int]) -> str:
 
 
 def _scope(snapshot: Snapshot) -> str:
-    kinds = {image.guarantee for image in snapshot.images}
-    if kinds == {"grid"}:
+    scopes = {scope(image.guarantee, _arithmetic(snapshot)) for image in snapshot.images}
+    if scopes == {"grid values"}:
         return "proved for changes to grid values"
-    if kinds <= {"certified", "lipschitz"}:
-        return "proved for all real values of the domain"
-    return "in the sense of the guarantees below"
+    return f"proved for {scopes.pop()}" if len(scopes) == 1 else "in the sense of the guarantees below"
+
+
+def _arithmetic(snapshot: Snapshot) -> str:
+    return str(snapshot.config.get("guarantee", {}).get("arithmetic", "real arithmetic"))
 
 
 def guarantees(snapshot: Snapshot, domain: Domain | None) -> list[tuple[str, int, str]]:
@@ -88,9 +91,10 @@ def guarantees(snapshot: Snapshot, domain: Domain | None) -> list[tuple[str, int
         For each kind of guarantee in the run: its name, the number of images with it, and what it means.
     """
     found = Counter(image.guarantee for image in snapshot.images)
-    arithmetic = snapshot.config.get("guarantee", {}).get("arithmetic", "real arithmetic")
+    arithmetic = _arithmetic(snapshot)
+    how = "by trying" if arithmetic == EXACT_STEPS else "by linear relaxation and branch and bound"
     meaning: dict[Guarantee, str] = {
-        "certified": "The lower bound L is proved for all real values of the domain: no change of at most L "
+        "certified": f"The lower bound L is proved for {scope('certified', arithmetic)}, {how}: no change of at most L "
         f"{snapshot.unit}s alters the decision. The proof holds for {arithmetic}.",
         "grid": _grid(snapshot, domain) if found["grid"] else "",
         "lipschitz": "The lower bound holds for all real values of the domain, by the grid and a Lipschitz constant of "
@@ -102,11 +106,14 @@ def guarantees(snapshot: Snapshot, domain: Domain | None) -> list[tuple[str, int
 
 def _grid(snapshot: Snapshot, domain: Domain | None) -> str:
     settings, unit = snapshot.config["settings"], snapshot.unit
-    epsilon, kind = settings["epsilon"], settings["grid"]
-    axis = None if domain is None else _common_axis(domain, epsilon, kind)
+    epsilon, kind, points = settings["epsilon"], settings["grid"], settings.get("points", 0)
+    axis = None if domain is None else _common_axis(domain, epsilon, kind, points)
     if settings["colours"] == "corners":
         ends = "" if axis is None else f" ({axis[0]:g} or {axis[-1]:g})"
         grid = f"only the smallest or the largest value of its range{ends}"
+    elif points:
+        of = f"{points} values" if axis is None else _values(axis)
+        grid = f"{of} from the smallest to the largest value of its range, evenly spaced"
     elif kind == "paper":
         spacing = "not ε" if axis is None else f"{axis[1] - axis[0]:.4g}, not ε"
         grid = (
@@ -124,14 +131,14 @@ def _grid(snapshot: Snapshot, domain: Domain | None) -> str:
     )
 
 
-def _common_axis(domain: Domain, epsilon: float, kind: str) -> list[float] | None:
+def _common_axis(domain: Domain, epsilon: float, kind: str, points: int) -> list[float] | None:
     """The grid on one value, if all values that may change have the same range."""
     members = domain.members.flatten()
     ends = torch.stack([domain.low[members], domain.high[members]], 1).unique(dim=0)
     if len(ends) > 1:
         return None
     low, high = ends[0].tolist()
-    return axis_points(low, high, epsilon, "paper" if kind == "paper" else "uniform").tolist()
+    return axis_points(low, high, epsilon, "paper" if kind == "paper" else "uniform", points).tolist()
 
 
 def _values(axis: list[float] | None) -> str:

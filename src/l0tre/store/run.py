@@ -302,7 +302,7 @@ def read_inputs(folder: Path) -> Inputs:
             raise ValueError("it is not the file that the run began with")
         arrays = read_npz(path)
         images = torch.from_numpy(arrays["images"])
-        tensors = {name: torch.from_numpy(arrays[name]) for name in DOMAIN_ARRAYS}
+        tensors: dict[str, Any] = {name: torch.from_numpy(arrays[name]) for name in DOMAIN_ARRAYS}
         labels = torch.from_numpy(arrays["labels"]) if len(arrays["labels"]) else None
         rules: Restriction = FREE
         if f"{RULE_PREFIX}counts" in arrays:
