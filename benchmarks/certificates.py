@@ -34,8 +34,10 @@ CASES = {
 TYPES = {"F32": np.float32, "F16": np.float16, "I64": np.int64}
 
 
-def network_of(name: str, *, train: bool, data_dir: Path | None) -> Network:
-    """A network of the zoo, trained if need be; without the package safetensors its file is read here."""
+def network_of(name: str, mean: float | None, std: float | None, *, train: bool, data_dir: Path | None) -> Network:
+    """A file, or a network of the zoo, trained if need be; without the package safetensors that is read here."""
+    if Path(name).is_file():
+        return l0tre.load(name, mean=mean, std=std)
     try:
         return l0tre.load(name)
     except MissingExtraError:
@@ -102,7 +104,7 @@ def measure(network: Network, name: str, t: int, limit: int, data_dir: Path | No
         work = time.process_time() - work
     slowest = max(found.images, key=lambda image: image.seconds)
     return {
-        "network": name,
+        "network": Path(name).stem if Path(name).is_file() else name,
         "t": t,
         "images": len(data.images),
         "device": torch.cuda.get_device_name() if network.device.type == "cuda" else "cpu",
@@ -136,6 +138,8 @@ def main() -> None:
     parser.add_argument("cases", nargs="+", metavar="NETWORK:T:IMAGES|case-1|case-4")
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--seconds", type=float, default=3600.0, help="of one run; checking has four times as many")
+    parser.add_argument("--mean", type=float, help="of the inputs of networks that are files")
+    parser.add_argument("--std", type=float, help="likewise")
     parser.add_argument("--train", action="store_true", help="train networks that are not trained")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
@@ -143,9 +147,9 @@ def main() -> None:
     known = {(row["network"], row["t"], row["images"]) for row in results}
     for case in [one for name in options.cases for one in CASES.get(name, (name,))]:
         name, t, limit = case.split(":")
-        if (name, int(t), int(limit)) in known:
+        if (Path(name).stem if Path(name).is_file() else name, int(t), int(limit)) in known:
             continue
-        network = network_of(name, train=options.train, data_dir=options.data_dir)
+        network = network_of(name, options.mean, options.std, train=options.train, data_dir=options.data_dir)
         results.append(measure(network, name, int(t), int(limit), options.data_dir, options.seconds))
         print(json.dumps(results[-1]), flush=True)
         options.out.write_text(json.dumps(results, indent=1), encoding="utf-8")

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import l0tre
 from l0tre.errors import StoreError
-from l0tre.report import evaluation_page, page_html, read_run, write_report
+from l0tre.report import evaluation_page, page_html, read_run, runs_page, write_report
 from l0tre.report.markdown import page_markdown
 from l0tre.store import read_snapshot
 from tests.report.making import HOSTILE, made_run
@@ -96,7 +96,12 @@ def test_the_answer_has_the_bounds_that_files_have(tmp_path: Path) -> None:
     assert page["classes"]["rows"] == [["0", 2, 1.0, 2.0, 0, 1, 1.0, 0]]
     assert page["becomes"]["counts"] == [[0, 2], [0, 0]]
     assert sum(row[1] for row in page["where"]["rows"]) == 3 + 1
-    assert ["settings.epsilon", "0.25"] in page["asked"]["rows"]
+    assert ["settings.epsilon", "0.25"] in page["settings"]["rows"]
+    asked = dict(page["asked"]["rows"])
+    assert asked["searched"] == "all sets of up to 3 features"
+    assert asked["may change"] == "6 features, from 0 to 1"
+    assert asked["guarantee"].startswith("grid; why not certified: ")
+    assert f"l0tre {l0tre.__version__}" in asked["versions"]
 
 
 def test_images_without_a_witness_are_kept_out_of_the_upper_bound(tmp_path: Path) -> None:
@@ -127,6 +132,16 @@ def test_a_sample_claims_no_lower_bound() -> None:
     assert "suffice to alter the decision" in page["answer"]["text"]
     assert page["answer"]["text"].endswith("; random samples claim no lower bound.")
     assert page["tiles"]["tiles"][0] == ["lower bound, mean", "none", "claimed by no proof"]
+    assert "estimate" not in [name for name, _, _ in page["tiles"]["tiles"]]
+    assert "complete" not in page["answer"]["notes"][0]
+    assert "radii" not in page
+    for name in ("time", "sorted", "shares"):
+        assert [one["role"] for one in page[name]["variants"][0]["series"]] == ["upper"], name
+    assert {(row[2], row[4]) for row in [*page["classes"]["rows"], page["classes"]["total"]]} == {(None, None)}
+    assert "lower" not in [path for path, _, _ in page["images"]["columns"]]
+    assert [row["lower"] for row in runs_page({"a": run.snapshot, "b": sampled.snapshot}).gallery.result["images"]][  # type: ignore[union-attr]
+        1
+    ] == [1, None]
 
 
 def test_a_run_that_was_stopped_says_so(tmp_path: Path) -> None:
@@ -175,7 +190,7 @@ def test_the_file_needs_nothing_and_runs_nothing_else() -> None:
     data = {attributes.get("id"): text for attributes, text in page.all("script")}
     texts = json.loads(data["page-data"])
     (asked,) = [block["rows"] for block in texts["blocks"] if block["id"] == "asked"]
-    assert ["data.name", HOSTILE] in asked
+    assert ["data", HOSTILE] in asked
     packed = json.loads(zlib.decompress(base64.b64decode(data["page-packed"])))
     assert packed["result"]["global"]["images"] == 5
 

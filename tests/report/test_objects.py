@@ -4,12 +4,14 @@ import html
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import l0tre
 from l0tre.errors import DataError
+from l0tre.evaluation.results import ImageBounds, Snapshot, make_witness
 from l0tre.report.attack import curves
 from l0tre.report.blocks import Document
 from l0tre.report.comparison import runs_page
@@ -87,6 +89,29 @@ def test_networks_side_by_side() -> None:
     comparison = l0tre.compare({"robust": robust, "weak": weak}, torch.zeros(2, 4), max_t=1, **NO_ATTACK)
     assert block(page_of(comparison), "standings")["rows"][0][0] == "robust"
     assert comparison.to_dataframe()["network"].tolist() == ["robust", "weak"]
+    assert comparison.plot().axes[0].get_title() == "Mean safe radius"
+
+
+def test_networks_side_by_side_name_the_more_robust_one_where_bounds_part() -> None:
+    def bounds(index: int, lower: int, upper: int | None, guarantee: str = "certified") -> ImageBounds:
+        image = torch.zeros(1, 6)
+        witness = upper and make_witness(image, image + 1, tuple(range(upper)), 1, -1.0, 1)
+        return ImageBounds(index, 0, 6, lower, upper or 7, guarantee, witness or None)  # type: ignore[arg-type]
+
+    def run(*images: ImageBounds) -> Snapshot:
+        return Snapshot(images, (), 1.0, 1, "pixel", config={"names": {}, "settings": {"max_t": 1}})
+
+    first = run(bounds(0, 2, 4), bounds(1, 1, 3), bounds(2, 3, None), bounds(3, 0, 9, "sampled"), bounds(4, 1, 2))
+    second = run(bounds(0, 1, 2), bounds(1, 1, 2), bounds(2, 1, 2), bounds(3, 0, 1))
+    document = runs_page({"a": first, "b": second})  # the last image has a radius in one network only
+    assert document.gallery is None  # they are about different images
+    second = run(*second.images, bounds(4, 2, None))
+    document = runs_page({"a": first, "b": second})
+    assert document.gallery is not None
+    rows = document.gallery.result["images"]
+    assert [row["best"] for row in rows] == ["a", "", "a", "", "b"]
+    assert rows[2]["upper"] == [None, 2]
+    assert rows[3]["lower"] == [None, 0]  # a sample claims none
 
 
 def test_attacks_side_by_side() -> None:
@@ -125,6 +150,16 @@ def test_charts_become_a_figure() -> None:
         "Share of images against pixels that change",
         "Histogram of safe radii",
     ]
+    ranking = figure.axes[1]
+    assert list(np.asarray(ranking.lines[0].get_xdata())) == [
+        0.5,
+        1.5,
+        2.5,
+        3.5,
+        4.5,
+        5.5,
+        6.5,
+    ]
 
 
 def test_a_saliency_map_has_a_page() -> None:
@@ -138,6 +173,9 @@ def test_a_saliency_map_has_a_page() -> None:
     row, column = divmod(int(found.groups[found.strongest(1)[0]]), 3)
     assert f"row {row}, column {column} alone moves score of class" in document.blocks[0]["text"]
     assert block(document, "strongest-0")["rows"][0][0] == f"row {row}, column {column}"
+    assert np.asarray(found.plot().axes[0].images[0].get_array()).shape == (3, 3)
+    frame = found.to_dataframe()
+    assert frame["drop"].idxmax() == int(found.groups[found.strongest(1)[0]])
 
 
 def test_a_suite_has_a_page() -> None:

@@ -51,19 +51,35 @@ def test_a_run_moves_on_its_page_and_stops(tab: Page, tmp_path: Path) -> None:
         expect(tab.locator("#phase")).to_have_text("at work")
         expect(tab.locator("table.images tbody tr")).to_have_count(6)
         expect(tab.locator("#tiles dd").first).to_have_text(f"{first.lower:.3f}")
-        tab.get_by_role("searchbox").fill("0")  # what people typed stays when rows change
+        tab.get_by_role("searchbox").fill("0")  # what people typed and chose stays when rows change
+        tab.locator("#sorted").get_by_text("values", exact=True).click()
+        tab.locator("#classes").get_by_role("button", name="images").click()
+        tab.locator("#time .plot").focus()
+        tab.keyboard.press("ArrowRight")
+        expect(tab.get_by_label("share of level t = 1")).to_be_visible()
         for _ in range(4):
             moved = next(steps)
         assert moved.lower > first.lower
         expect(tab.locator("#tiles dd").first).to_have_text(f"{moved.lower:.3f}")
         expect(tab.get_by_role("searchbox")).to_have_value("0")
+        expect(tab.locator("#sorted details tbody tr")).to_have_count(6)
+        expect(tab.locator("#classes th[aria-sort=ascending]")).to_have_text("images ↑")
+        expect(tab.locator("#time .plot")).to_be_focused()
+        tab.get_by_role("button", name="0", exact=True).click()  # the view of an image follows too
+        view = tab.get_by_role("dialog").locator(".brief div", has_text="lower").locator("dd")
+        seen = int(view.inner_text())
+        for _ in range(12):
+            moved = next(steps)
+        assert moved.images[0].lower > seen
+        expect(view).to_have_text(str(moved.images[0].lower))
+        tab.keyboard.press("Escape")
         port = address.port
 
-    expect(tab.get_by_text("connection lost")).to_be_visible()
+    expect(tab.get_by_text("the server has ended")).to_be_visible()
     moved = [next(steps) for _ in range(8)][-1]
     with background(Runs(tmp_path / "runs"), port=port) as address:
         expect(tab.locator("#tiles dd").first).to_have_text(f"{moved.lower:.3f}", timeout=15_000)
-        expect(tab.get_by_text("connection lost")).to_be_hidden()
+        expect(tab.get_by_text("the server has ended")).to_be_hidden()
         tab.reload()  # this server's own token
         tab.get_by_role("button", name="stop").click()
         expect(tab.locator("#phase")).to_have_text("stopping")

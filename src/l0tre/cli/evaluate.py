@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -137,7 +138,7 @@ def evaluate(
         if not output.silent:
             console.print(literal(text), soft_wrap=True)
 
-    with stop_on_signal() as stop:
+    with stop_on_signal() as stop, ExitStack() as opened:
         if resume:
             _refuse_with_resume(context)
             out = Path(model)
@@ -188,14 +189,16 @@ def evaluate(
                 extra_config={"command": shlex.join(["l0tre", *sys.argv[1:]])},
                 tell=tell,
             )
-        with live_page(out if live else None, tell):
-            result = follow(told(snapshots, sinks), console, quiet=output.silent)
+        opened.enter_context(live_page(out if live else None, tell))
+        result = follow(told(snapshots, sinks), console, quiet=output.silent)
         stopped = stop() or (out is not None and stop_asked(out))
-    print_snapshot(result, quiet=output.quiet, as_json=output.as_json, searched=True)
-    if not output.silent and not result.finished:
-        say(how_to_go_on(out))
-    if out is not None:
-        _write_report(out, output.silent)
+        page = opened.pop_all()
+    with page:  # it goes on until all is written
+        print_snapshot(result, quiet=output.quiet, as_json=output.as_json, searched=True)
+        if not output.silent and not result.finished:
+            say(how_to_go_on(out))
+        if out is not None:
+            _write_report(out, output.silent)
     if stopped:
         raise typer.Exit(130)
     if fail_under is not None and not result.lower >= fail_under:

@@ -1,5 +1,6 @@
 """The live view: one panel that is redrawn, silent when nobody watches."""
 
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -91,7 +92,8 @@ def live_page(run: Path | None, tell: Callable[[str], None]) -> Iterator[None]:
 
     runs = Runs(run)
     with background(runs) as address:
-        tell(f"live: {address.page(runs.names()[0])}")
+        later = f"l0tre serve {shlex.quote(str(run))} shows it later"
+        tell(f"live: {address.page(runs.names()[0])} (until this ends; {later})")
         yield
 
 

@@ -1,6 +1,8 @@
 """Pages of commands that have no run folder: --report FILE.html."""
 
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,10 +35,12 @@ def write_page(path: Path | None, make: "Callable[[], Document]", *, silent: boo
     if path is None:
         return
     from l0tre.files import write_whole
+    from l0tre.report.asked import command_facts
     from l0tre.report.markdown import page_markdown
     from l0tre.report.page import save_page
 
     document = make()
+    document = replace(document, blocks=(*document.blocks, command_facts(sys.argv[1:])))
     if path.suffix.lower() == ".md":
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, lambda file: file.write_text(page_markdown(document), encoding="utf-8"))

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from statistics import fmean, median
 
 from rich.console import Console
 from rich.table import Table
@@ -86,7 +87,7 @@ def show_snapshot(result: Snapshot, console: Console, *, every: bool = False) ->
         table.add_row(
             literal(_named(image.index, inputs)),
             literal(names.label(image.label)),
-            str(image.lower),
+            "-" if image.guarantee == "sampled" else str(image.lower),
             str(image.upper) if witness else f">{image.groups}" if image.lower == image.groups else "none yet",
             _state(image),
             literal(names.label(witness.label)) if witness else "-",
@@ -112,22 +113,29 @@ def show_snapshot(result: Snapshot, console: Console, *, every: bool = False) ->
         console.print(f"  network: {literal(reading)}", soft_wrap=True)
     show_classified(*counts(result), console, "  ")
     sampled = all(image.guarantee == "sampled" for image in result.images)
-    known = "none is claimed: this is a sample" if sampled else f"so many {unit}s can change safely"
-    console.print(f"  lower bound  {result.lower:.3f}   {known}")
+    if sampled:
+        console.print("  lower bound  none    a sample claims none")
+    else:
+        middle = median(image.lower for image in result.images)
+        console.print(f"  lower bound  {result.lower:.3f}   so many {unit}s can change safely; median {middle:g}")
     console.print(f"               guarantee: {_guarantee(result, settings)}")
     if checked := sum(image.checked for image in result.images):
         console.print(f"               checked by other code: {checked} of {_count(total, 'image')}")
     if note := config.get("guarantee", {}).get("note"):
         console.print(f"               why not certified: {literal(note)}", soft_wrap=True)
-    console.print(f"  upper bound  {result.upper:.3f}   shown by stored adversarial inputs")
+    middle = median(image.upper for image in result.images)
+    console.print(f"  upper bound  {result.upper:.3f}   shown by stored adversarial inputs; median {middle:g}")
     if result.without_witness:
         console.print(
             f"               no adversarial input yet for {_count(result.without_witness, 'image')}, counted as "
             f"{result.images[0].groups + 1}"
         )
-    console.print(f"  estimate     {result.estimate:.3f} ± {result.uncertainty:.3f}   (the paper's U_c and U_r)")
+        if known := [image.upper for image in result.images if image.witness is not None]:
+            console.print(f"               over the other {len(known)}: {fmean(known):.3f}, median {median(known):g}")
+    if not sampled:
+        console.print(f"  estimate     {result.estimate:.3f} ± {result.uncertainty:.3f}   (the paper's U_c and U_r)")
     grid = any(image.guarantee == "grid" for image in result.images)
-    meaning = "smallest on the grid" if grid else "proved optimal: no smaller adversarial input exists"
+    meaning = "smallest on the grid" if grid else "no smaller adversarial input exists"
     console.print(f"  converged    {result.converged} of {total} ({result.converged / total:.1%})   {meaning}")
     end = "complete" if result.finished else "stopped before the end"
     if not result.finished and result.lower == 0 and all(i.guarantee == "certified" for i in result.images):

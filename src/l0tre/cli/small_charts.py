@@ -1,5 +1,6 @@
 """Charts of a few characters, for terminals."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -11,15 +12,25 @@ EIGHTHS = " ▏▎▍▌▋▊▉█"
 HEIGHTS = "▁▂▃▄▅▆▇█"
 WIDTH = 30  # characters of the longest bar
 ROWS = 8  # bars
+FAR = 10  # so many times the smallest value is far from it
 
 
 def small_charts(result: Snapshot) -> list[str]:
-    """How many images have each lower bound, and the mean bounds over time, in lines of at most 80 characters."""
+    """How many images have each bound, and the mean bounds over time, in lines of at most 80 characters.
+
+    A sample has no lower bounds: its images are counted by their upper ones.
+    """
     if len(result.images) < 2:
         return []
-    lines = ["  images by lower bound"]
-    counts = Counter(image.lower for image in result.images)
-    exact = Counter(image.lower for image in result.images if image.converged)
+    sampled = all(image.guarantee == "sampled" for image in result.images)
+    if sampled:
+        counts = Counter(image.upper for image in result.images if image.witness is not None)
+        if not counts:
+            return []
+    else:
+        counts = Counter(image.lower for image in result.images)
+    lines = [f"  images by {'upper' if sampled else 'lower'} bound"]
+    exact = Counter(image.upper if sampled else image.lower for image in result.images if image.converged)
     shown = sorted(counts)[:ROWS]
     most = max(counts.values())
     wide = max(len(f"{bound:,}") for bound in shown)
@@ -30,7 +41,7 @@ def small_charts(result: Snapshot) -> list[str]:
         rest = sum(counts[bound] for bound in sorted(counts)[ROWS:])
         lines.append(f"    more: {rest:,}")
     if len(result.history) > 2:
-        for name in ("lower", "upper"):
+        for name in ("upper",) if sampled else ("lower", "upper"):
             values = [getattr(point, name) for point in _even(result, WIDTH)]
             lines.append(f"  {name} over time {line(values)} {values[0]:.3g} to {values[-1]:.3g}")
     return lines
@@ -44,7 +55,9 @@ def bar(share: float, width: int) -> str:
 
 
 def line(values: Sequence[float]) -> str:
-    """Values as heights between the smallest and the largest one."""
+    """Values as heights between the smallest and the largest one, by their logarithms if these are far apart."""
+    if min(values) > 0 and max(values) > FAR * min(values):
+        values = [math.log(value) for value in values]
     low, high = min(values), max(values)
     span = (high - low) or 1.0
     return "".join(HEIGHTS[round((value - low) / span * (len(HEIGHTS) - 1))] for value in values)

@@ -116,7 +116,8 @@ class ListedSearch:
             self.part = next(self.parts, None)
         if self.part is None:
             self.open = []
-            return replace(found, decided={0: self.safe})
+            # A certificate needs no parts: a checker finds them all by itself.
+            return replace(found, decided={0: self.safe}, closed={0: None} if self.safe else {})
         return found
 
     def _go_back_to(self, kept: Proof | None) -> Proof | None:

@@ -1,11 +1,16 @@
 """A saliency map: the result, and what is known while it is drawn."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from l0tre.errors import require
 from l0tre.shown import Shown
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["Audit", "SaliencyMap"]
 
@@ -96,6 +101,19 @@ class SaliencyMap(Shown):
         result = torch.zeros(torch.Size(self.shape).numel())
         width = self.members.shape[1]
         return result.index_copy_(0, self.members.flatten(), value.repeat_interleave(width)).reshape(self.shape)
+
+    def to_dataframe(self) -> "pd.DataFrame":
+        """A row for each group: how far it alone can lower and raise the number, and whether that was measured.
+
+        Returns:
+            The table, indexed by the number of each group.
+
+        Raises:
+            MissingExtraError: If pandas is not installed.
+        """
+        columns = {name: getattr(self, name).tolist() for name in ("drop", "rise", "measured")}
+        frame = require("pandas", "tables").DataFrame(columns, index=self.groups.tolist())
+        return frame.rename_axis(self.group)
 
     def strongest(self, count: int) -> Tensor:
         """Places (rows of ``groups``) of the groups with the largest drops, int64 ``[count]``."""

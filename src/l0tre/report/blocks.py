@@ -96,9 +96,9 @@ def tiles(rows: Sequence[tuple[str, str, str]]) -> Block:
     return {"type": "tiles", "id": "tiles", "tiles": [list(row) for row in rows]}
 
 
-def paragraphs(id: str, title: str, texts: Sequence[tuple[str, str]]) -> Block:  # as HTML calls it
-    """Sentences, each with the word that it explains."""
-    return {"type": "paragraphs", "id": id, "title": title, "texts": [list(text) for text in texts]}
+def paragraphs(id: str, title: str, texts: Sequence[tuple[str, str]], *, half: bool = False) -> Block:
+    """Sentences, each with the word that it explains; a half one leaves room for another beside it."""
+    return {"type": "paragraphs", "id": id, "title": title, "texts": [list(text) for text in texts], "half": half}
 
 
 def chart(
@@ -185,6 +185,7 @@ def table(
     *,
     note: str = "",
     total: Sequence[Any] = (),
+    half: bool = False,
 ) -> Block:
     """Rows that can be sorted by any column; ``None`` is an empty cell, ``total`` a last row that stays last."""
     return {
@@ -195,6 +196,7 @@ def table(
         "rows": [list(row) for row in rows],
         "total": list(total),
         "note": note,
+        "half": half,
     }
 
 
@@ -231,9 +233,10 @@ def heat(id: str, title: str, values: Sequence[Sequence[float]], *, note: str = 
     }
 
 
-def facts(id: str, title: str, rows: Sequence[tuple[str, str]], *, closed: bool = True) -> Block:
-    """Names and values, such as a configuration."""
-    return {"type": "facts", "id": id, "title": title, "rows": [list(row) for row in rows], "closed": closed}
+def facts(id: str, title: str, rows: Sequence[tuple[str, str]], *, closed: bool = True, half: bool = False) -> Block:
+    """Names and values, such as a configuration; closed ones open on a click."""
+    shown = [list(row) for row in rows]
+    return {"type": "facts", "id": id, "title": title, "rows": shown, "closed": closed, "half": half}
 
 
 def columns(*heads: tuple[str, str, str]) -> list[list[str]]:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from l0tre.evaluation.results import ImageBounds, Snapshot
 from l0tre.report.blocks import MOST_POINTS, Block, Head, Series, chart
+from l0tre.report.words import is_sample
 
 __all__ = ["over_time", "radii", "shares", "sorted_bounds", "times"]
 
@@ -29,7 +30,7 @@ def over_time(snapshot: Snapshot) -> Block:
     return chart(
         "time",
         "Mean bounds over time",
-        [("", [p[0] for p in points], _bounds([p[1] for p in points], [p[2] for p in points]))],
+        [("", [p[0] for p in points], _bounds(snapshot, [p[1] for p in points], [p[2] for p in points]))],
         x="seconds of work",
         y=f"{snapshot.unit}s (mean)",
         note=note,
@@ -41,8 +42,10 @@ def over_time(snapshot: Snapshot) -> Block:
     )
 
 
-def _bounds(lower: Sequence[float], upper: Sequence[float | None]) -> list[Series]:
-    return [Series("lower bound", "lower", lower), Series("upper bound", "upper", upper)]
+def _bounds(snapshot: Snapshot, lower: Sequence[float], upper: Sequence[float | None]) -> list[Series]:
+    """The lines of both bounds; a sample has no lower one."""
+    line = Series("upper bound", "upper", upper)
+    return [line] if is_sample(snapshot) else [Series("lower bound", "lower", lower), line]
 
 
 def sorted_bounds(snapshot: Snapshot, levels: Sequence[Snapshot]) -> Block:
@@ -53,18 +56,20 @@ def sorted_bounds(snapshot: Snapshot, levels: Sequence[Snapshot]) -> Block:
         images = sorted(view.images, key=lambda image: (image.witness is None, image.upper, -image.lower))
         lower = [image.lower for image in images]
         upper = [None if image.witness is None else image.upper for image in images]
-        variants.append((name, list(range(1, len(images) + 1)), _bounds(lower, upper)))
+        variants.append((name, list(range(1, len(images) + 1)), _bounds(snapshot, lower, upper)))
         pick.append([image.index for image in images])
-    unknown = counted_none(snapshot)
+    unknown, drawn = counted_none(snapshot), is_sample(snapshot)
     return chart(
         "sorted",
         "Images by upper bound",
         variants,
         x="images, sorted by upper bound",
         y=f"{snapshot.unit}s",
-        note="The safe radius of each image lies between the lines, below the upper one. A click opens the image."
+        note=("" if drawn else "The safe radius of each image lies between the lines, below the upper one. ")
+        + "A click opens the image."
         + unknown,
-        summary=f"Lower and upper bound of {len(snapshot.images)} images sorted by upper bound.",
+        summary=f"{'Upper' if drawn else 'Lower and upper'} bound of {len(snapshot.images)} images, sorted by upper "
+        "bound.",
         band=True,
         log=max((i.upper for i in snapshot.images if i.witness is not None), default=1) > LINEAR_TOP,
         pick=pick,
@@ -96,6 +101,11 @@ def shares(snapshot: Snapshot) -> Block:
             first += 1
         proved.append(safe / total)
         kept.append(left / total)
+    lines = [
+        Series("proved to keep the decision", "lower", proved),
+        Series("no change known to alter it", "upper", kept),
+    ][is_sample(snapshot) :]
+    between = "below the line" if is_sample(snapshot) else "between the lines"
     return chart(
         "shares",
         f"Share of images against {snapshot.unit}s that change",
@@ -103,18 +113,16 @@ def shares(snapshot: Snapshot) -> Block:
             (
                 "",
                 places,
-                [
-                    Series("proved to keep the decision", "lower", proved),
-                    Series("no change known to alter it", "upper", kept),
-                ],
+                lines,
             )
         ],
         x=f"{snapshot.unit}s that change",
         y="images",
-        note="The share that really keeps its decision lies between the lines."
+        note=f"The share that really keeps its decision lies {between}."
         + (f" Left out: {len(snapshot.excluded)} images, decided wrongly as they are." if snapshot.excluded else ""),
-        summary="Share of images whose decision is proved to hold, and share for which no change is known to alter it, "
-        f"against the number of changed {snapshot.unit}s.",
+        summary=f"Share of images, against the number of changed {snapshot.unit}s: "
+        + "; ".join(one.name for one in lines)
+        + ".",
         band=True,
         log_x=most > LINEAR_TOP,
         share=True,

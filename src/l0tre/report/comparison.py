@@ -1,12 +1,15 @@
 """Pages of several networks or runs side by side."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from l0tre.evaluation.results import Snapshot
+from l0tre.evaluation.results import ImageBounds, Snapshot
 from l0tre.evaluation.standings import Comparison, compare_snapshots
 from l0tre.report import blocks
-from l0tre.report.blocks import Block, Document, Head, Series
+from l0tre.report.blocks import Block, Document, Gallery, Head, Series
 from l0tre.report.charts import LINEAR_TOP
+from l0tre.report.inputs import make_gallery
+from l0tre.report.words import is_sample
 
 __all__ = ["comparison_page", "runs_page"]
 
@@ -19,7 +22,7 @@ def runs_page(runs: Mapping[str, Snapshot]) -> Document:
     Args:
         runs: Bounds by name of the run.
     """
-    same = len(runs) > 1 and len({_images(snapshot) for snapshot in runs.values()}) == 1
+    same = len(runs) > 1 and len({_indices(snapshot) for snapshot in runs.values()}) == 1
     if same:
         return comparison_page(compare_snapshots(runs), runs)
     text = "These runs are about different images: their means cannot be compared, only read side by side."
@@ -27,7 +30,7 @@ def runs_page(runs: Mapping[str, Snapshot]) -> Document:
     return Document(f"{len(runs)} runs", tuple(found))
 
 
-def _images(snapshot: Snapshot) -> frozenset[int]:
+def _indices(snapshot: Snapshot) -> frozenset[int]:
     return frozenset([image.index for image in snapshot.images] + [image.index for image in snapshot.excluded])
 
 
@@ -68,14 +71,61 @@ def comparison_page(comparison: Comparison, runs: Mapping[str, Snapshot]) -> Doc
     ]
     notes = ["About these images alone, by mean safe radii on the images that both networks classify correctly."]
     found: list[Block] = [blocks.answer(f"{best[0].upper()}{best[1:]}.", notes), _standings(comparison)]
+    found.append(_radii(comparison))
     if rows:
         found.append(blocks.table("pairs", "Every two networks", heads, rows))
     if runs:
         found += [*_curves(runs), _figures(runs)]
     if splits:
         found.append(blocks.paragraphs("splits", "Whose decisions change", [("", text) for text in splits]))
+    shown, gallery = _images(runs)
     names = [standing.network for standing in comparison.standings]
-    return Document(" and ".join(names) if len(names) < 4 else f"{len(names)} networks", tuple(found))
+    title = " and ".join(names) if len(names) < 4 else f"{len(names)} networks"
+    return Document(title, (*found, *shown), gallery)
+
+
+def _images(runs: Mapping[str, Snapshot]) -> tuple[list[Block], Gallery | None]:
+    """The images that any of the networks decides correctly, with the bounds of each."""
+    bounds: dict[int, dict[int, ImageBounds]] = {}
+    for number, run in enumerate(runs.values()):
+        for image in run.images:
+            bounds.setdefault(image.index, {})[number] = image
+    if not bounds:
+        return [], None
+    names = list(runs)
+    rows = [_row(index, found, names) for index, found in sorted(bounds.items())]
+    heads = [("index", "image", "image"), ("label", "label", "class")]
+    for number, name in enumerate(names):
+        heads += [(f"lower.{number}", f"{name}: lower", "number"), (f"upper.{number}", "upper", "number")]
+    config = next(iter(runs.values())).config.get("names", {})
+    shown, gallery = make_gallery(
+        {"images": rows, "networks": names, "config": {"names": config}},
+        [{} for _ in rows],
+        blocks.columns(*heads, ("best", "most robust, by the bounds", "text")),
+        originals=None,
+        domain=None,
+        unit=next(iter(runs.values())).unit,
+        names=config,
+        pictures="none",
+        file="comparison",
+    )
+    return [shown], gallery
+
+
+def _row(index: int, found: Mapping[int, ImageBounds], names: Sequence[str]) -> dict[str, Any]:
+    """An image with its bounds in each network; empty where a network decides it wrongly."""
+    lower = [found[n].lower if n in found and found[n].guarantee != "sampled" else None for n in range(len(names))]
+    known = [n in found and found[n].witness is not None for n in range(len(names))]
+    upper = [found[n].upper if known[n] else None for n in range(len(names))]
+    best = [
+        names[n]
+        for n, least in enumerate(lower)
+        # Its safe radius is at least its lower bound, that of another less than its upper one.
+        if least is not None and all(other == n or (known[other] and least >= found[other].upper) for other in found)
+    ]
+    certain = best[0] if best and len(found) > 1 else ""
+    label = next(iter(found.values())).label
+    return {"index": index, "label": label, "lower": lower, "upper": upper, "best": certain, "witness": None}
 
 
 def _standings(comparison: Comparison) -> Block:
@@ -107,6 +157,22 @@ def _standings(comparison: Comparison) -> Block:
     )
 
 
+def _radii(comparison: Comparison) -> Block:
+    """The two figures between which each network's mean safe radius lies."""
+    standings = comparison.standings
+    places = list(range(1, len(standings) + 1))
+    ends = [Series("at least", "lower", [one.radius[0] for one in standings], "points")]
+    ends.append(Series("at most", "upper", [one.radius[1] for one in standings], "points"))
+    return blocks.chart(
+        "radius",
+        "Mean safe radius",
+        [("", places, ends)],
+        x="; ".join(f"{place}: {one.network}" for place, one in zip(places, standings, strict=True)),
+        y=f"{standings[0].unit}s (mean)" if standings else "",
+        summary="; ".join(f"{one.network}: {one.radius[0]:.3f} to {one.radius[1]:.3f}" for one in standings) + ".",
+    )
+
+
 def _figures(runs: Mapping[str, Snapshot]) -> Block:
     heads: list[Head] = [
         ("run", "text"),
@@ -133,7 +199,7 @@ def _figures(runs: Mapping[str, Snapshot]) -> Block:
                 kinds,
                 len(run.images),
                 len(run.excluded),
-                round(run.lower, 4),
+                None if is_sample(run) else round(run.lower, 4),
                 round(sum(known) / len(known), 4) if known else None,
                 run.without_witness,
                 run.converged / len(run.images),

@@ -1,7 +1,7 @@
 """The page of an evaluation: what was found, what it means, what it rests on."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from statistics import fmean, median
@@ -10,16 +10,17 @@ from typing import Any
 import torch
 
 from l0tre.domain import Domain
-from l0tre.evaluation.accuracy import classified, counts
+from l0tre.evaluation.accuracy import counts
 from l0tre.evaluation.changes import place_of
 from l0tre.evaluation.results import ImageBounds, Snapshot
 from l0tre.figures.pictures import is_picture, plane
 from l0tre.names import Names, names_of
 from l0tre.report import blocks
+from l0tre.report.asked import all_settings, asked
 from l0tre.report.blocks import Block, Document, Head
 from l0tre.report.charts import over_time, radii, shares, sorted_bounds, times
 from l0tre.report.inputs import Details, Pictures, gallery_of
-from l0tre.report.words import answer, counted, guarantees, progress, remarks
+from l0tre.report.words import answer, counted, guarantees, is_sample, progress, remarks
 from l0tre.store import Inputs
 
 __all__ = ["Run", "evaluation_page"]
@@ -77,22 +78,26 @@ def evaluation_page(run: Run, *, pictures: Pictures = "inside") -> Document:
         blocks.tiles(_tiles(snapshot)),
     ]
     domain = None if inputs is None else inputs.domain
-    found.append(blocks.paragraphs("guarantee", "What is guaranteed", _guaranteed(snapshot, domain)))
-    found += [over_time(snapshot), sorted_bounds(snapshot, run.levels), shares(snapshot), radii(snapshot)]
+    found.append(blocks.paragraphs("guarantee", "What is guaranteed", _guaranteed(snapshot, domain), half=True))
+    found.append(asked(snapshot, domain))
+    found += [over_time(snapshot), sorted_bounds(snapshot, run.levels), shares(snapshot)]
+    if not is_sample(snapshot):
+        found.append(radii(snapshot))
     found += _tables(snapshot, run.levels)
     found += [*_pairs(snapshot), *_changes(snapshot, domain)]
-    columns = [*COLUMNS, *(CHECKED if any(image.checked for image in snapshot.images) else [])]
+    columns = [column for column in COLUMNS if column[0] != "lower" or not is_sample(snapshot)]
+    columns = [*columns, *(CHECKED if any(image.checked for image in snapshot.images) else [])]
     shown, gallery = gallery_of(snapshot, inputs, run.details, columns, pictures=pictures)
     found.append(shown)
     found += _left_out(snapshot)
-    found.append(blocks.facts("asked", "What was asked", list(_asked(snapshot))))
+    found.append(all_settings(snapshot))
     return Document(title, tuple(found), gallery, snapshot.state)
 
 
 def _tiles(snapshot: Snapshot) -> list[tuple[str, str, str]]:
     images, total = snapshot.images, len(snapshot.images)
     known = [image.upper for image in images if image.witness is not None]
-    sampled = all(image.guarantee == "sampled" for image in images)
+    sampled = is_sample(snapshot)
     lower = "claimed by no proof" if sampled else f"median {median(i.lower for i in images):g}"
     rows = [
         ("lower bound, mean", "none" if sampled else f"{snapshot.lower:.3f}", lower),
@@ -119,9 +124,9 @@ def _tiles(snapshot: Snapshot) -> list[tuple[str, str, str]]:
             f"{snapshot.converged / total:.1%} of the images: no smaller adversarial input exists",
         )
     )
-    rows.append(
-        ("estimate", f"{snapshot.estimate:.3f} ± {snapshot.uncertainty:.3f}", "centre and half width of the interval")
-    )
+    if not sampled:
+        interval = f"{snapshot.estimate:.3f} ± {snapshot.uncertainty:.3f}"
+        rows.append(("estimate", interval, "centre and half width of the interval"))
     correct, every, labelled = counts(snapshot)
     accuracy = f"{correct} of {every}" if labelled else "not known"
     rows.append(("decided correctly", accuracy, f"{len(snapshot.excluded)} left out of all means"))
@@ -131,6 +136,7 @@ def _tiles(snapshot: Snapshot) -> list[tuple[str, str, str]]:
 def _guaranteed(snapshot: Snapshot, domain: Domain | None) -> list[tuple[str, str]]:
     kinds = [(f"{kind} ({counted(count, 'image')})", text) for kind, count, text in guarantees(snapshot, domain)]
     unit = snapshot.unit
+    least = f"no change of L {unit}s alters the decision, one of L + 1 does."
     return [
         *kinds,
         (
@@ -138,7 +144,7 @@ def _guaranteed(snapshot: Snapshot, domain: Domain | None) -> list[tuple[str, st
             f"Changing U {unit}s alters the decision: the changed input is stored and was run through the network's "
             "own source on the CPU. It needs no other guarantee.",
         ),
-        ("exact", f"U = L + 1: no change of L {unit}s alters the decision, one of L + 1 does."),
+        ("exact", f"U = 1: one {unit} suffices." if is_sample(snapshot) else f"U = L + 1: {least}"),
     ]
 
 
@@ -146,7 +152,8 @@ def _tables(snapshot: Snapshot, levels: Sequence[Snapshot]) -> list[Block]:
     found = [_classes(snapshot, names_of(snapshot.config)[0])]
     heads, rows = times(levels)
     if rows:
-        note = f"A level t tries all sets of t {snapshot.unit}s. Work between levels counts for the later one."
+        what = "random" if is_sample(snapshot) else "all"
+        note = f"A level t tries {what} sets of t {snapshot.unit}s. Work between levels counts for the later one."
         found.append(blocks.table("times", "Time for each t", heads, rows, note=note))
     return found
 
@@ -167,12 +174,13 @@ def _pairs(snapshot: Snapshot) -> list[Block]:
 
 def _classes(snapshot: Snapshot, names: Names) -> Block:
     rows = []
+    drawn = is_sample(snapshot)  # no lower bounds
     wrong = Counter(image.label for image in snapshot.excluded)
     by_class: dict[int, list[ImageBounds]] = {label: [] for label in sorted(wrong)}
     for image in snapshot.images:
         by_class.setdefault(image.label, []).append(image)
     for label, images in sorted(by_class.items()):
-        rows.append([names.label(label), *_summary(images), wrong[label]])
+        rows.append([names.label(label), *_summary(images, drawn), wrong[label]])
     heads: list[Head] = [
         ("class", "text"),
         ("images", "number"),
@@ -183,20 +191,20 @@ def _classes(snapshot: Snapshot, names: Names) -> Block:
         ("exact", "share"),
         ("left out", "number"),
     ]
-    total = ["all", *_summary(snapshot.images), len(snapshot.excluded)]
+    total = ["all", *_summary(snapshot.images, drawn), len(snapshot.excluded)]
     note = "Upper bounds are of images with a witness."
     return blocks.table("classes", "Classes", heads, rows, total=total, note=note)
 
 
-def _summary(images: Sequence[ImageBounds]) -> list[Any]:
+def _summary(images: Sequence[ImageBounds], drawn: bool) -> list[Any]:
     if not images:
         return [0, None, None, None, None, None]
     known = [image.upper for image in images if image.witness is not None]
     return [
         len(images),
-        round(fmean(image.lower for image in images), 4),
+        None if drawn else round(fmean(image.lower for image in images), 4),
         round(fmean(known), 4) if known else None,
-        min(image.lower for image in images),
+        None if drawn else min(image.lower for image in images),
         min(known) if known else None,
         round(sum(image.converged for image in images) / len(images), 4),
     ]
@@ -237,22 +245,3 @@ def _left_out(snapshot: Snapshot) -> list[Block]:
         heads.insert(1, ("name", "text"))
     note = "Their decision is wrong, or tied, as they are: they have no radius."
     return [blocks.table("excluded", "Left out", heads, rows, note=note)]
-
-
-def _asked(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
-    config = {key: value for key, value in snapshot.config.items() if key != "names"}
-    if "command" in config:
-        yield "command", str(config.pop("command"))
-    yield from _flat(config)
-    yield "images", classified(*counts(snapshot)[:2], labelled=counts(snapshot)[2])
-    if snapshot.state:
-        yield "state of the run", snapshot.state
-
-
-def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Nested settings as lines of name and value."""
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", str(value)

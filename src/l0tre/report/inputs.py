@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from l0tre.evaluation.results import Snapshot, Witness
+from l0tre.figures.pictures import is_picture
 from l0tre.layout import channel_axis
 from l0tre.report import blocks
 from l0tre.report.blocks import Block, Gallery
@@ -19,6 +20,7 @@ __all__ = ["Details", "Pictures", "extra_of", "gallery_of", "make_gallery", "pla
 
 Pictures = Literal["inside", "served", "none"]
 SCORES = 5  # classes whose scores are shown
+ROW_VALUES = 300_000  # values of tables up to which pages have whole rows
 # Characters of a page: what is left of five million for pictures when code, rows and details are in.
 PAGE = 4_900_000
 
@@ -64,6 +66,9 @@ def gallery_of(
         extra_of(image.index, image.witness, None if originals is None else originals[row], details)
         for row, image in enumerate(snapshot.images)
     ]
+    if originals is not None and not is_picture(tuple(originals.shape[1:])) and originals.numel() <= ROW_VALUES:
+        for extra, original in zip(extras, originals, strict=True):
+            extra["row"] = [plain_number(value) for value in original.flatten().to(torch.float32).tolist()]
     order = sorted(
         range(len(snapshot.images)), key=lambda row: (snapshot.images[row].upper, snapshot.images[row].lower, row)
     )

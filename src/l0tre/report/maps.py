@@ -101,7 +101,11 @@ def _map_blocks(number: int, title: str, found: SaliencyMap, names: Names) -> li
     for place in found.strongest(LISTED).tolist():
         drop, rise = plain_number(float(found.drop[place]), 6), plain_number(float(found.rise[place]), 6)
         rows.append([_place(found, place, names), drop, rise, "yes" if bool(found.measured[place]) else "predicted"])
-    shown.append(blocks.table(f"strongest-{number}", f"{title}: the strongest {found.group}s", heads, rows))
+    shown.append(
+        blocks.table(
+            f"strongest-{number}", f"{title}: the strongest {found.group}s", heads, rows, half=picture is not None
+        )
+    )
     return shown
 
 

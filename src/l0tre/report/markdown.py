@@ -55,7 +55,7 @@ def _gallery(block: Block, rows: Sequence[Any]) -> Iterator[str]:
 
 def _cell(row: Any, path: str, kind: str, names: Any) -> Any:
     if kind == "state":
-        return "exact" if row.get("converged") else "open"
+        return _state(row)
     value = row
     for part in path.split("."):
         value = value.get(part) if isinstance(value, dict) else None
@@ -68,6 +68,15 @@ def _cell(row: Any, path: str, kind: str, names: Any) -> Any:
         name = names.get("inputs", {}).get(str(value))
         return value if name is None else f"{value} {name}"
     return value
+
+
+def _state(row: Any) -> str:
+    """As ``stateOf`` in the page's script."""
+    if row.get("converged"):
+        return "exact"
+    if row.get("guarantee") == "sampled":
+        return "sampled"
+    return "tie" if row.get("blocked") and row.get("guarantee") != "lipschitz" else "open"
 
 
 def _table(heads: Sequence[Any], rows: Sequence[Sequence[Any]]) -> str:

@@ -11,7 +11,7 @@ from l0tre.evaluation.results import Guarantee, Snapshot
 from l0tre.evaluation.scope import EXACT_STEPS, scope
 from l0tre.grid import axis_points
 
-__all__ = ["answer", "counted", "guarantees", "progress", "remarks"]
+__all__ = ["answer", "counted", "guarantees", "is_sample", "progress", "remarks"]
 
 LISTED_VALUES = 11  # grid values named one by one
 
@@ -19,6 +19,11 @@ LISTED_VALUES = 11  # grid values named one by one
 def counted(number: int, unit: str) -> str:
     """A number with its unit: ``1 pixel``, ``2 pixels``."""
     return f"{number:,} {unit}" if number == 1 else f"{number:,} {unit}s"
+
+
+def is_sample(snapshot: Snapshot) -> bool:
+    """Whether nothing but random samples was tried: no lower bound is claimed for any image."""
+    return all(image.guarantee == "sampled" for image in snapshot.images)
 
 
 def answer(snapshot: Snapshot) -> str:
@@ -37,7 +42,7 @@ def answer(snapshot: Snapshot) -> str:
     known = [image.upper for image in images if image.witness is not None]
     over = "" if total == 1 else f" over {total:,} images"
     begin = "" if total == 1 else "on average "
-    if all(image.guarantee == "sampled" for image in images):
+    if is_sample(snapshot):
         if not known:
             return "Random samples found no change that alters a decision, and claim nothing about other changes."
         which = over if len(known) == total else f" over the {len(known):,} of {total:,} images with a known change"
@@ -89,8 +94,8 @@ def guarantees(snapshot: Snapshot, domain: Domain | None) -> list[tuple[str, int
     arithmetic = _arithmetic(snapshot)
     how = "by trying" if arithmetic == EXACT_STEPS else "by linear relaxation and branch and bound"
     meaning: dict[Guarantee, str] = {
-        "certified": f"The lower bound is proved for {scope('certified', arithmetic)}, {how}. The proof holds for "
-        f"{arithmetic}.",
+        "certified": f"The lower bound L is proved for {scope('certified', arithmetic)}, {how}: no change of at most L "
+        f"{snapshot.unit}s alters the decision. The proof holds for {arithmetic}.",
         "grid": _grid(snapshot, domain) if found["grid"] else "",
         "lipschitz": "The lower bound holds for all real values of the domain, by the grid and a Lipschitz constant of "
         "the network.",
@@ -148,6 +153,9 @@ def progress(snapshot: Snapshot) -> str:
     """How far the search is, with its cost."""
     largest = snapshot.config.get("settings", {}).get("max_t", snapshot.t)
     cost = f"{snapshot.seconds:,.1f} s of work, {snapshot.queries:,} queries of the network"
+    if is_sample(snapshot):
+        sets = f"Random sets of {counted(largest, snapshot.unit)} were tried"
+        return f"{sets}{'' if snapshot.finished else ' so far'}: {cost}."
     if snapshot.finished:
         return f"The search is complete up to {counted(largest, snapshot.unit)} changed together: {cost}."
     return (

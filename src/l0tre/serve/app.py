@@ -13,7 +13,7 @@ from l0tre.errors import L0treError, require
 from l0tre.report import code, page_data, runs_page, style
 from l0tre.serve.guard import Application, Guard
 from l0tre.serve.runs import Runs
-from l0tre.serve.watch import State, Statuses, Watch, age_of, changes, status_of
+from l0tre.serve.watch import State, Statuses, Watch, changes, silent_if_old, status_of
 from l0tre.store import ask_stop
 
 __all__ = ["make_app"]
@@ -61,19 +61,18 @@ class Service:
         """All runs, each with how it is."""
         return [{"name": name, **self.statuses.of(self.runs.folder(name))} for name in self.runs.names()]
 
-    def state(self, name: str) -> tuple[State, dict[str, Any]]:
+    def state(self, name: str, newest: bool = False) -> tuple[State, dict[str, Any]]:
         """A run as last recorded, and how it is."""
         watch = self.watch(name)
-        state = watch.current()
+        state = watch.current(newest=newest)
         status = status_of(watch.folder, state.run.snapshot)
-        if status["phase"] in ("at work", "stopping"):
-            status["age"] = round(age_of(watch.folder))
-        return state, status
+        return state, silent_if_old(status)
 
     def compared(self, names: list[str]) -> dict[str, Any]:
         """The page of several runs side by side."""
         snapshots = {name: self.watch(name).current().run.snapshot for name in names}
-        return page_data(runs_page(snapshots))
+        document = runs_page(snapshots)
+        return {**page_data(document), "result": None if document.gallery is None else document.gallery.result}
 
 
 def make_app(runs: Runs, *, token: str = "", closing: Callable[[], bool] = lambda: False) -> Application:
@@ -159,12 +158,14 @@ def make_app(runs: Runs, *, token: str = "", closing: Callable[[], bool] = lambd
             await threads.sleep(TICK)
 
     async def run_events(name: str) -> AsyncIterator[dict[str, Any]]:
-        """A page as it is, then whatever changes in it. Who connects again begins anew, and has missed nothing."""
+        """A page as it is, then all that changes in it. Who connects again begins anew, and has missed nothing."""
         shown: State | None = None
         told: dict[str, Any] = {}
-        while not closing():
+        last = False
+        while not last:
+            last = closing()  # what a run recorded before its server ends is told too
             try:
-                state, status = await threaded(service.state, name)
+                state, status = await threaded(service.state, name, last)
             except KeyError:
                 status = {"phase": "damaged", "reason": "the run folder is gone"}
             except L0treError as error:
@@ -179,6 +180,7 @@ def make_app(runs: Runs, *, token: str = "", closing: Callable[[], bool] = lambd
                 told = status
                 yield event("status", status)
             await pause(SECONDS)
+        yield event("closed", None)
 
     async def list_events() -> AsyncIterator[dict[str, Any]]:
         told: Any = None
@@ -188,6 +190,7 @@ def make_app(runs: Runs, *, token: str = "", closing: Callable[[], bool] = lambd
                 told = rows
                 yield event("runs", rows)
             await pause(2 * SECONDS)
+        yield event("closed", None)
 
     async def events(request: Any) -> Any:
         name = request.path_params.get("name")

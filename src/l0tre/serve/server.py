@@ -18,6 +18,7 @@ __all__ = ["Address", "background", "serve"]
 
 LOCAL = "127.0.0.1"
 PORT = 8765
+GRACE = 5  # seconds for pages to be told how a run ended
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def background(runs: Runs, *, host: str = LOCAL, port: int = 0, token: str = "")
         yield address
     finally:
         server.should_exit = True
-        thread.join(5)
+        thread.join(GRACE + 2)
         taken.close()
 
 
@@ -114,7 +115,12 @@ def _prepared(runs: Runs, host: str, port: int, token: str) -> tuple[Any, socket
         servers: list[Any] = []
         app = make_app(runs, token=address.token, closing=lambda: bool(servers and servers[0].should_exit))
         config = uvicorn.Config(
-            app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=1, server_header=False
+            app,
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            timeout_graceful_shutdown=GRACE,
+            server_header=False,
         )
     except BaseException:
         taken.close()

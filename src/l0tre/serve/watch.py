@@ -15,9 +15,10 @@ from l0tre.report.blocks import Document
 from l0tre.report.pictures import draw_sheet, limits
 from l0tre.store import DATABASE, INPUTS, read_snapshot, stop_asked
 
-__all__ = ["State", "Statuses", "Watch", "age_of", "changes", "status_of"]
+__all__ = ["State", "Statuses", "Watch", "changes", "silent_if_old", "status_of"]
 
 SECONDS = 0.5  # at least between two readings
+SILENT = 120.0  # seconds without a step after which a run may have lost its process
 DUTY = 8  # so many times as long as a reading took until the next one: a run at work must not feel it
 
 
@@ -70,8 +71,8 @@ class Watch:
         self.next = 0.0
         self.sheets: dict[int, bytes] = {}
 
-    def current(self) -> State:
-        """The run as last recorded, or as it was a moment ago.
+    def current(self, *, newest: bool = False) -> State:
+        """The run as last recorded, or, if reading it is slow and the newest is not wanted, as it was a moment ago.
 
         Raises:
             StoreError: If the folder is no run any more, or damaged.
@@ -79,7 +80,7 @@ class Watch:
         with self.lock:
             now = time.monotonic()
             signature = _signature(self.folder)
-            if self.state is not None and (signature == self.signature or now < self.next):
+            if self.state is not None and (signature == self.signature or (now < self.next and not newest)):
                 return self.state
             run = read_run(self.folder)
             document = evaluation_page(run, pictures="served")
@@ -125,16 +126,26 @@ class Statuses:
             except L0treError as error:
                 status = {"phase": "damaged", "reason": str(error)}
             self.known[folder] = before = (signature, status)
-        return before[1]
+        status = silent_if_old(before[1])
+        return {
+            name: value for name, value in status.items() if name != "age"
+        }  # a list that changes only with its runs
 
 
-def age_of(folder: Path) -> float:
-    """Seconds since a run was written last."""
-    return max(0.0, time.time() - max(moment for moment, _ in _signature(folder)) / 1e9)
+def silent_if_old(status: Mapping[str, Any]) -> dict[str, Any]:
+    """A status with the age of the last step; a run at work that is silent for long may have lost its process."""
+    if status["phase"] not in ("at work", "stopping"):
+        return dict(status)
+    age = max(0.0, time.time() - status["written"])
+    phase = "silent" if age > SILENT else status["phase"]
+    return {**status, "phase": phase, "age": round(age)}
 
 
 def status_of(folder: Path, found: Snapshot) -> dict[str, Any]:
-    """How a run is: ``at work``, ``stopping``, ``stopped`` or ``finished``, and what is known of it."""
+    """How a run is: ``at work``, ``stopping``, ``stopped`` or ``finished``, and what is known of it.
+
+    A sample has no lower bound, and a run at work says how much of its level is done.
+    """
     exported = _exported_state(folder) == found.state
     if found.finished:
         phase = "finished"
@@ -143,18 +154,22 @@ def status_of(folder: Path, found: Snapshot) -> dict[str, Any]:
     else:
         phase = "stopping" if stop_asked(folder) else "at work"
     config = found.config
+    running = phase in ("at work", "stopping")
+    sampled = all(image.guarantee == "sampled" for image in found.images)
     return {
         "phase": phase,
         "model": config.get("model", {}).get("name", ""),
         "data": config.get("data", {}).get("name", ""),
         "images": len(found.images),
-        "lower": round(found.lower, 4),
+        **({} if sampled else {"lower": round(found.lower, 4)}),
         "upper": round(found.upper, 4),
         "exact": round(found.converged / len(found.images), 4),
         "unit": found.unit,
         "t": found.t,
         "max_t": config.get("settings", {}).get("max_t"),
+        **({"share": round(found.level_share, 3)} if running else {}),
         "seconds": round(found.seconds, 1),
+        "written": round(max(moment for moment, _ in _signature(folder)) / 1e9),
     }
 
 

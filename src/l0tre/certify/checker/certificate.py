@@ -30,6 +30,7 @@ from l0tre.domain import Domain
 from l0tre.errors import CertificateError
 from l0tre.limits import refuse_large
 from l0tre.model.network import Network
+from l0tre.rules import Rules
 
 __all__ = [
     "VERSION",
@@ -134,12 +135,22 @@ def domain_hash(domain: Domain) -> str:
     """SHA-256 of a domain, in hexadecimal digits.
 
     The bytes are, as little-endian int64: the number of dimensions, the shape, groups, width, members and sizes; then
-    the ranges' lower and upper ends as little-endian float32.
+    the ranges' lower and upper ends as little-endian float32. With rules follow the lengths of the lists (int64), their
+    vectors (float32), which values are whole and which may only rise or fall (int8).
     """
     numbers = [len(domain.shape), *domain.shape, *domain.members.shape]
     digest = hashlib.sha256(np.array(numbers, "<i8").tobytes())
     for tensor, kind in ((domain.members, "<i8"), (domain.sizes, "<i8"), (domain.low, "<f4"), (domain.high, "<f4")):
         digest.update(_bytes(tensor, kind))
+    if isinstance(domain.rules, Rules):
+        rules = domain.rules
+        for tensor, kind in (
+            (rules.counts, "<i8"),
+            (rules.vectors, "<f4"),
+            (rules.whole, "|i1"),
+            (rules.direction, "|i1"),
+        ):
+            digest.update(_bytes(tensor, kind))
     return digest.hexdigest()
 
 

@@ -30,6 +30,7 @@ from l0tre.certify.checker.cover import (
 )
 from l0tre.certify.checker.forward import make_forward, with_margins
 from l0tre.certify.checker.listed import check_sets
+from l0tre.certify.checker.listed_values import check_listed_values
 from l0tre.certify.checker.margins import Bounder, lower_margins, make_bounder, own_margin
 from l0tre.certify.checker.minimum import Boxes, Cells, Spread
 from l0tre.domain import Domain
@@ -37,6 +38,7 @@ from l0tre.errors import CertificateError, DataError
 from l0tre.model.confirm import check_points, differs
 from l0tre.model.graph import Graph
 from l0tre.model.network import Network
+from l0tre.rules import Rules
 
 __all__ = ["CheckResult", "check", "compare_graph", "spread_of"]
 
@@ -92,7 +94,7 @@ def check(
     """Establish that no change of at most ``radius`` groups in the domain changes the decision, or say why not.
 
     A certificate of sets must hold a whole tree for each set that it names; then each leaf and each other set is
-    bounded again by other code than the prover's, see ``listed``.
+    bounded again by other code than the prover's, see ``listed``; in domains with rules see ``listed_values``.
 
     The nodes of another one must partition all choices of groups and values, and each is bounded again by other code
     than the prover's, in float64 with round-off taken off; a node for which that is not enough is split, a bounded
@@ -163,10 +165,13 @@ def _check_sets(
     own = float((forward.own - forward.slack(-1)).min())
     if not own > 0:
         raise _not_decided(certificate, own)
-    with torch.no_grad(), torch.backends.cudnn.flags(enabled=False):
-        tally = check_sets(certificate, forward, domain.groups, progress)
     trees, leaves = len(certificate.sets), len(certificate.depths)
-    parts = math.comb(domain.groups, certificate.radius) - trees + leaves
+    with torch.no_grad(), torch.backends.cudnn.flags(enabled=False):
+        if isinstance(domain.rules, Rules):
+            tally, parts = check_listed_values(certificate, graph, image, domain, device, memory, progress)
+        else:
+            tally = check_sets(certificate, forward, domain.groups, progress)
+            parts = math.comb(domain.groups, certificate.radius) - trees + leaves
     seconds = time.perf_counter() - begin
     return CheckResult(parts, leaves, certificate.radius, certificate.label, tally.margin, tally.splits, seconds)
 

@@ -23,7 +23,8 @@ function show(value, digits = 4) {
 const KINDS = {
   number: (value) => show(value),
   text: (value) => (value === null || value === undefined ? "" : String(value)),
-  share: (value) => (value === null ? "" : `${(100 * value).toFixed(1)} %`),
+  share: (value) => (value === null || value === undefined ? "" : `${(100 * value).toFixed(1)}\u00a0%`),
+  moment: (value) => (value ? new Date(1000 * value).toLocaleString("sv", { dateStyle: "short", timeStyle: "short" }) : ""),
   yes: (value) => (value ? "yes" : ""),
   seconds: (value) => (value === null || value === undefined ? "" : value < 0.01 && value > 0 ? value.toExponential(1) : value.toFixed(2)),
 };

@@ -65,8 +65,9 @@ function drawGallery(block, page) {
     const at = rows.indexOf(row);
     const go = (step) => { const next = rows[rows.indexOf(page.shown) + step]; if (next !== undefined) openRow(next); };
     page.shown = row;
-    showInput(page, block, entries[row], row, { go, first: at <= 0, last: at === rows.length - 1 });
+    return showInput(page, block, entries[row], row, { go, first: at <= 0, last: at === rows.length - 1 });
   };
+  page.again = () => { if (page.dialog?.open) openRow(page.shown); };
   page.open = (index) => { const row = entries.findIndex((entry) => entry.index === index); if (row >= 0) openRow(row); };
 
   const line = (row) => {

@@ -3,7 +3,7 @@
 /** Listen to a server's events; the browser connects again by itself, and then gets everything anew. */
 function listen(address, handlers, told) {
   const source = new EventSource(address);
-  for (const [kind, handler] of Object.entries(handlers)) source.addEventListener(kind, (event) => handler(JSON.parse(event.data)));
+  for (const [kind, handler] of Object.entries(handlers)) source.addEventListener(kind, (event) => handler(JSON.parse(event.data || "null")));
   source.onopen = () => told(true);
   source.onerror = () => told(false);
   return source;
@@ -22,98 +22,159 @@ function follow(main) {
   else followRuns(main);
 }
 
+/** What is said about the connection: nothing while there is one. */
 function connection() {
   const node = el("span", { role: "status" });
-  const told = (good) => { node.textContent = good ? "" : "connection lost: this is the last known state; trying again"; node.className = good ? "" : "warning"; };
-  return [node, told];
+  let ended = false;
+  const told = (good) => {
+    if (good) ended = false;
+    node.textContent = good ? "" : ended ? "the server has ended: this is the last state it knew" : "connection lost: this is the last known state; trying again";
+    node.className = good ? "" : "warning";
+  };
+  const closed = () => { ended = true; told(false); };
+  return [node, told, closed];
 }
 
-const PHASES = { "at work": "at work", stopping: "stopping", stopped: "stopped: it can be resumed", finished: "finished", damaged: "cannot be read" };
+const PHASES = { "at work": "at work", silent: "silent", stopping: "stopping", stopped: "stopped: it can be resumed", finished: "finished", damaged: "cannot be read" };
+
+/** Seconds for people. */
+function ago(seconds) {
+  const [size, unit] = seconds < 100 ? [1, "s"] : seconds < 6000 ? [60, "min"] : seconds < 172800 ? [3600, "h"] : [86400, "days"];
+  return `${Math.round(seconds / size)} ${unit}`;
+}
+
+/** What is known of a run beside its phase. */
+function phaseWords(state) {
+  if (state.phase === "silent") return `no step for ${ago(state.age)}: a long one, or its process is gone (l0tre evaluate --resume goes on)`;
+  if (["at work", "stopping"].includes(state.phase)) return `last step ${ago(state.age)} ago`;
+  return state.reason ?? "";
+}
+
+/** How far the level at work is. */
+function levelBar(state) {
+  const most = state.max_t ? ` of ${state.max_t}` : "";
+  return [el("span", {}, `t = ${state.t}${most}`), el("progress", { max: 1, value: state.share, "aria-label": `share of level t = ${state.t}`, title: `${KINDS.share(state.share)} of this level` })];
+}
 
 function followRun(main, name) {
-  const page = new Page({ sheet: (number) => `/api/sheet/${number}/${pathOf(name)}`, extra: async (row) => (await fetch(`/api/extra/${row}/${pathOf(name)}`)).json() });
-  page.json = async () => (await fetch(`/api/result/${pathOf(name)}`)).text();
-  const [lost, told] = connection();
-  const phase = el("strong", { id: "phase" }), age = el("span", { class: "soft" }), failed = el("span", { class: "warning", role: "alert" });
-  const stop = el("button", { type: "button", class: "stop", hidden: true, onclick: async () => {
+  const lookUp = async (kind) => {
+    const answer = await fetch(`/api/${kind}/${pathOf(name)}`);
+    if (!answer.ok) throw new Error((await answer.json().catch(() => null))?.error ?? `the server says ${answer.status}`);
+    return answer;
+  };
+  // Without an answer the view of an image shows what the page knows itself.
+  const extra = async (row) => lookUp(`extra/${row}`).then((answer) => answer.json()).catch((error) => ({ missing: `Scores and bounds over time cannot be had from the server (${error.message}).` }));
+  const page = new Page({ sheet: (number) => `/api/sheet/${number}/${pathOf(name)}`, extra });
+  page.json = async () => (await lookUp("result")).text();
+  const [lost, told, closed] = connection();
+  const phase = el("strong", { id: "phase" }), age = el("span", { class: "soft" }), failed = el("span", { class: "warning", role: "alert" }), level = el("span", { class: "level" });
+  const stop = el("button", { type: "button", class: "stop", title: "end the run as Ctrl-C does: behind its current step, with everything recorded", hidden: true, onclick: async () => {
     stop.disabled = true;
     failed.textContent = "";
     const answer = await fetch(`/api/stop/${pathOf(name)}`, { method: "POST", headers: { "X-L0tre-Stop": document.querySelector("meta[name=l0tre-stop]").content } }).catch((error) => error);
     if (!answer.ok) { stop.disabled = false; failed.textContent = `not stopped: ${(await answer.json?.().catch(() => null))?.error ?? answer.message ?? answer.status}`; }
   } }, "stop");
   const title = el("h1", {}, name), body = el("div", { class: "grid" });
-  const status = el("div", { class: "status" }, el("a", { href: "/" }, "all runs"), phase, age, stop, failed, lost);
+  const status = el("div", { class: "status" }, el("a", { href: "/" }, "all runs"), el("span", {}, name), phase, level, age, stop, failed, lost);
   main.append(status, title, body);
-  const nodes = new Map();
+  const nodes = new Map(), texts = new Map();
   const put = (block) => {
-    const node = drawBlock(block, page), old = nodes.get(block.id);
+    const text = JSON.stringify(block), old = nodes.get(block.id);
+    if (texts.get(block.id) === text) return;
+    texts.set(block.id, text);
+    if (old?.update) { old.update(block); return; } // keeps what people chose
+    const node = drawBlock(block, page);
     nodes.set(block.id, node);
-    if (old) old.replaceWith(node); else body.append(node);
+    old?.replaceWith(node);
   };
   const begin = (data) => {
     document.title = data.title;
     title.textContent = data.title;
-    const number = page.number;
-    page.number = data.number;
-    if (number !== undefined && nodes.size) { // connected again: keep what people chose, change what differs
-      for (const block of data.blocks) if (block.type !== "gallery" && nodes.has(block.id)) put(block);
-      if (data.result.images.length === page.result.images.length) return page.setResult(data.result, false);
-    }
-    nodes.clear();
-    body.replaceChildren();
+    const other = data.result.images.length !== page.result.images.length;
+    if (other) texts.delete("images");
     page.result = data.result;
     data.blocks.forEach(put);
-    return undefined;
+    const wanted = data.blocks.map((block) => nodes.get(block.id));
+    for (const [id, node] of nodes) if (!wanted.includes(node)) { node.remove(); nodes.delete(id); texts.delete(id); }
+    wanted.forEach((node, place) => { if (body.children[place] !== node) body.insertBefore(node, body.children[place] ?? null); });
+    page.setResult(data.result, other);
+    page.again?.();
   };
   const change = (data) => {
-    if (data.fresh) return begin(data);
-    page.number = data.number;
-    for (const block of data.blocks) if (block.type !== "gallery") put(block);
+    if (data.fresh) { begin(data); return; }
+    data.blocks.forEach(put);
     for (const [row, entry] of data.rows) page.result.images[row] = entry;
     page.result.state = data.state;
     if (data.rows.length) page.setResult(page.result, false);
-    return undefined;
+    if (data.rows.some(([row]) => row === page.shown)) page.again?.();
   };
   const tell = (state) => {
     phase.textContent = PHASES[state.phase] ?? state.phase;
     phase.className = state.phase;
-    age.textContent = state.phase === "at work" ? `last step ${show(Math.round(state.age))} s ago` : state.reason ?? "";
-    stop.hidden = !["at work", "stopping"].includes(state.phase);
+    age.textContent = phaseWords(state);
+    const running = ["at work", "silent", "stopping"].includes(state.phase);
+    level.replaceChildren(...(running ? levelBar(state) : []));
+    stop.hidden = !running;
     stop.disabled = state.phase === "stopping";
   };
-  listen(`/api/events/${pathOf(name)}`, { page: begin, change, status: tell }, told);
+  listen(`/api/events/${pathOf(name)}`, { page: begin, change, status: tell, closed }, told);
 }
+
+/** Runs at work first, then the newest. */
+function byInterest(a, b) {
+  const done = (row) => Number(!["at work", "stopping"].includes(row.phase));
+  return done(a) - done(b) || (b.written ?? 0) - (a.written ?? 0) || compare(a.name, b.name);
+}
+
+const RUN_COLUMNS = [
+  ["name", "run", "text"], ["phase", "state", "text"], ["model", "model", "text"], ["data", "data", "text"], ["images", "images", "number"], ["lower", "lower, mean", "number"], ["upper", "upper, mean", "number"],
+  ["exact", "exact", "share"], ["t", "t", "number"], ["seconds", "seconds", "seconds"], ["written", "last step", "moment"],
+];
 
 /** The list of all runs: choose some to see them side by side. */
 function followRuns(main) {
-  const [lost, told] = connection();
+  const [lost, told, closed] = connection();
   const chosen = new Set();
-  const compareButton = el("button", { type: "button", disabled: true, onclick: () => { location.href = `/compare?${[...chosen].map((name) => `run=${encodeURIComponent(name)}`).join("&")}`; } }, "compare the chosen ones");
+  const compareButton = el("button", { type: "button", disabled: true, title: "choose two or more", onclick: () => { location.href = `/compare?${[...chosen].map((name) => `run=${encodeURIComponent(name)}`).join("&")}`; } }, "compare the chosen ones");
   const search = el("input", { type: "search", "aria-label": "search runs", placeholder: "search", oninput: () => draw() });
   const table = el("table", { class: "images runs" });
   const state = { column: null, down: false };
+  const empty = el("p", { class: "soft" }, "There is no run folder here yet; this list follows the folder.");
   let rows = [];
-  const heads = [["name", "run", "text"], ["phase", "state", "text"], ["model", "model", "text"], ["data", "data", "text"], ["images", "images", "number"], ["lower", "lower, mean", "number"], ["upper", "upper, mean", "number"], ["exact", "exact", "share"], ["t", "t", "number"], ["seconds", "seconds", "seconds"]];
+  const choice = (row) => el("input", { type: "checkbox", "aria-label": `choose ${row.name}`, checked: chosen.has(row.name), disabled: row.phase === "damaged", onchange: (event) => { if (event.target.checked) chosen.add(row.name); else chosen.delete(row.name); compareButton.disabled = chosen.size < 2; } });
+  const cell = (row, [key, , kind]) => {
+    if (key === "name") return el("th", { scope: "row" }, el("a", { href: `/runs/${pathOf(row.name)}` }, row.name));
+    if (key === "phase") return el("td", { class: `text ${row.phase}`, title: row.reason }, row.phase, row.share === undefined ? null : el("span", { class: "soft" }, ` ${Math.round(100 * row.share)} % of t = ${row.t}`));
+    return el("td", { class: kind }, row[key] === undefined ? "" : KINDS[kind](row[key]));
+  };
   const draw = () => {
-    const wish = search.value.toLowerCase();
-    const shown = rows.filter((row) => heads.some(([key]) => String(row[key] ?? "").toLowerCase().includes(wish)));
-    if (state.column !== null) shown.sort((a, b) => compare(a[heads[state.column][0]], b[heads[state.column][0]]) * (state.down ? -1 : 1));
-    const line = (row) => el("tr", { class: row.phase }, el("td", {}, el("input", { type: "checkbox", "aria-label": `choose ${row.name}`, checked: chosen.has(row.name), disabled: row.phase === "damaged", onchange: (event) => { if (event.target.checked) chosen.add(row.name); else chosen.delete(row.name); compareButton.disabled = chosen.size < 2; } })),
-      heads.map(([key, , kind]) => (key === "name" ? el("th", { scope: "row" }, el("a", { href: `/runs/${pathOf(row.name)}` }, row.name)) : el("td", { class: `${kind} ${key === "phase" ? row.phase : ""}`, title: key === "phase" ? row.reason : null }, row[key] === undefined ? "" : KINDS[kind](row[key])))));
-    table.replaceChildren(el("thead", {}, el("tr", {}, el("th", { scope: "col" }, el("span", { class: "hidden" }, "choose")), heads.map(([, name, kind], place) => sortHead(name, kind, state, place, draw)))), el("tbody", {}, shown.map(line)));
+    const wish = search.value.toLowerCase(), controls = () => [...table.querySelectorAll("a, button, input")];
+    const focus = controls().indexOf(document.activeElement);
+    const shown = rows.filter((row) => RUN_COLUMNS.some(([key]) => String(row[key] ?? "").toLowerCase().includes(wish)));
+    const key = state.column === null ? null : RUN_COLUMNS[state.column][0];
+    shown.sort(key === null ? byInterest : (a, b) => compare(a[key], b[key]) * (state.down ? -1 : 1));
+    const heads = RUN_COLUMNS.map(([, name, kind], place) => sortHead(name, kind, state, place, draw));
+    table.replaceChildren(
+      el("thead", {}, el("tr", {}, el("th", { scope: "col" }, el("span", { class: "hidden" }, "choose")), heads)),
+      el("tbody", {}, shown.map((row) => el("tr", {}, el("td", {}, choice(row)), RUN_COLUMNS.map((column) => cell(row, column))))),
+    );
+    if (focus >= 0) controls()[focus]?.focus();
     empty.hidden = rows.length > 0;
   };
-  const empty = el("p", { class: "soft" }, "There is no run folder here yet; this list follows the folder.");
-  main.append(el("h1", {}, "Runs"), el("div", { class: "status" }, search, compareButton, lost), el("div", { class: "scroll" }, table), empty);
-  listen("/api/events", { runs: (list) => { rows = list; draw(); } }, told);
+  document.title = "Runs";
+  main.append(el("h1", {}, "Runs"), el("div", { class: "status" }, search, compareButton, lost), el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "runs" }, table), empty);
+  listen("/api/events", { runs: (list) => { rows = list; draw(); }, closed }, told);
 }
 
 async function showCompared(main) {
-  const answer = await fetch(`/api/compare${location.search}`);
-  const data = await answer.json();
   main.append(el("div", { class: "status" }, el("a", { href: "/" }, "all runs")));
-  if (!answer.ok) return main.append(el("p", { class: "warning" }, data.error));
+  const fail = (text) => main.append(el("p", { class: "warning" }, text));
+  const answer = await fetch(`/api/compare${location.search}`).catch((error) => error);
+  if (!answer.json) return fail(`the server does not answer: ${answer.message}`);
+  const data = await answer.json();
+  if (!answer.ok) return fail(data.error);
   document.title = data.title;
   const page = new Page({ sheet: () => "", extra: () => ({}) });
+  if (data.result) page.result = data.result;
   return main.append(el("h1", {}, data.title), el("div", { class: "grid" }, drawBlocks(data.blocks, page)));
 }

@@ -2,10 +2,13 @@
 
 function drawBlock(block, page) {
   const component = COMPONENTS[block.type];
-  return component ? component(block, page) : note(`unknown block ${block.type}`);
+  if (!component) return note(`unknown block ${block.type}`);
+  const node = component(block, page);
+  if (block.half) node.classList.add("half");
+  return node;
 }
 
-/** Charts stand side by side where there is room, and so do what comes in twos. */
+/** Charts stand side by side where there is room, and so does what comes in twos. */
 function drawBlocks(blocks, page) {
   return blocks.map((block) => drawBlock(block, page));
 }
