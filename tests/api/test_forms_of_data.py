@@ -104,5 +104,5 @@ def test_a_network_of_bytes_refuses_other_values(of_bytes: str, images: np.ndarr
 
 
 def test_a_network_of_bytes_needs_a_domain(of_bytes: str) -> None:
-    with pytest.raises(ConfigError, match=r"give `domain`, such as l0tre.make_domain\(\(4,\), high=255\)"):
+    with pytest.raises(ConfigError, match=r"give a domain, such as l0tre.make_domain\(\(4,\), high=255\)"):
         l0tre.evaluate(of_bytes, np.zeros((1, 4), dtype=np.uint8), [0])

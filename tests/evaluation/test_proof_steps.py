@@ -34,20 +34,34 @@ def small() -> nn.Module:
 
 def test_a_step_that_is_halted_loses_nothing(tmp_path: Path) -> None:
     images = torch.rand(2, 1, 4, 4, generator=torch.Generator().manual_seed(0))
-    whole = l0tre.evaluate(small(), images, max_t=2)
-    assert whole.finished
-    asked: list[int] = []
-
-    def stop() -> bool:
-        asked.append(1)
-        return len(asked) > 3  # the witness search has its turns first
-
     at_once = Tuning(grace_seconds=-1.0)
-    halted = l0tre.evaluate(small(), images, max_t=2, stop=stop, out=tmp_path / "run", tuning=at_once)
-    assert not halted.finished
-    resumed = l0tre.resume(tmp_path / "run", small())
-    assert resumed.finished
-    assert [(i.lower, i.upper) for i in resumed.images] == [(i.lower, i.upper) for i in whole.images]
+
+    class Stop:
+        def __init__(self, after: float) -> None:
+            self.asked, self.after = 0, after
+
+        def __call__(self) -> bool:
+            self.asked += 1
+            return self.asked > self.after
+
+    never = Stop(math.inf)
+    whole = l0tre.evaluate(small(), images, max_t=2, stop=never, tuning=at_once)
+    assert whole.finished
+    halted = 0
+    for eighth in range(1, 8):
+        run = tmp_path / str(eighth)
+        try:
+            early = l0tre.evaluate(
+                small(), images, max_t=2, stop=Stop(never.asked * eighth / 8), out=run, tuning=at_once
+            )
+        except KeyboardInterrupt:  # before the first step
+            continue
+        assert not early.finished
+        halted += 1
+        resumed = l0tre.resume(run, small())
+        assert resumed.finished
+        assert [(i.lower, i.upper) for i in resumed.images] == [(i.lower, i.upper) for i in whole.images]
+    assert halted >= 2
 
 
 def test_planted_pairs_are_found_and_single_pixels_proved() -> None:

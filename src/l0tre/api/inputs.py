@@ -240,7 +240,7 @@ def usual_domain(network: Network, data: Dataset) -> Domain:
     """
     if network.takes_bytes:
         raise ConfigError(
-            f"{network.name} takes whole numbers of 0 to 255, and nobody said what may change: give `domain`, such as "
+            f"{network.name} takes whole numbers of 0 to 255, and nobody said what may change: give a domain, such as "
             f"l0tre.make_domain({network.input_shape}, high=255)"
         )
     flat, names = data.images.flatten(1), data.names
@@ -251,7 +251,7 @@ def usual_domain(network: Network, data: Dataset) -> Domain:
         holds = "words" if place in names.words else f"values such as {flat[:, place].max():.6g}"
         raise DataError(
             f"{data.name}: column {names.feature(place)!r} holds {holds}, and nobody said what may change: give "
-            "`domain`, such as l0tre.table_domain(table), which has the ranges and the words of a table"
+            "a domain, such as l0tre.table_domain(table), which has the ranges and the words of a table"
         )
     return make_domain(network.input_shape)
 
