@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import l0tre
 from l0tre.admission import admit
 from l0tre.domain import make_domain, restrict, same_domain
-from l0tre.errors import ConfigError, DataError
+from l0tre.errors import CertificateError, ConfigError, DataError
 from l0tre.grid import interval_points, make_grid
 from l0tre.rules import Rules
 from tests.tools import NO_ATTACK
@@ -99,7 +99,7 @@ def test_bounds_are_about_allowed_rows_and_witnesses_are_such_rows(seed: int, gu
     assert any(image.lower for image in result)
 
 
-def test_one_hot_groups_are_not_proved_over_rows_that_cannot_be() -> None:
+def test_one_hot_groups_are_not_proved_over_rows_that_cannot_be(tmp_path: Path) -> None:
     """Only ``[1, 0, 1]``-like rows change the decision, so it is safe."""
     module = nn.Linear(3, 2)
     module.weight.data = torch.tensor([[0.0, 0, 0], [1.0, 1, 1]])
@@ -112,9 +112,11 @@ def test_one_hot_groups_are_not_proved_over_rows_that_cannot_be() -> None:
     for guarantee in KINDS:
         result = l0tre.evaluate(module, x, domain=kept, max_t=1, guarantee=guarantee, **NO_ATTACK)
         assert (result.lower, result[0].witness) == (1, None)
-    assert l0tre.verify(module, x, domain=kept, radius=1).answer == "safe"
-    with pytest.raises(ConfigError, match="certificates"):
-        l0tre.verify(module, x, domain=kept, radius=1, certificate="x.l0cert")
+    proof = tmp_path / "one.l0cert"
+    assert l0tre.verify(module, x, domain=kept, radius=1, certificate=proof).answer == "safe"
+    l0tre.check(proof, module, x, domain=kept)
+    with pytest.raises(CertificateError, match="domain"):
+        l0tre.check(proof, module, x, domain=free)
 
 
 def test_only_upwards_is_another_question_than_both_ways() -> None:

@@ -120,7 +120,7 @@ class RayExecutor:
 
     def leave(self) -> Sequence[Event]:
         """Ask all workers to leave their units, and wait a little for what they have."""
-        busy = [place for place in self._places if place.calls]
+        busy = [place for place in self._places if place.equipped is None and place.calls]  # others have begun nothing
         for place in busy:
             place.actor.stop.options(concurrency_group="control").remote()
         events, until = list(self._lost_events), time.monotonic() + LEAVE
