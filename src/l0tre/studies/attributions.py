@@ -88,7 +88,7 @@ def _shapley(attr: Any, network: Network, x: Tensor, target: int) -> Tensor:
         rows, columns = torch.meshgrid(*(torch.arange(size) // side for size in spatial), indexing="ij")
         squares = rows * (spatial[1] // side + 1) + columns
     _, numbers = squares.unique(return_inverse=True)
-    mask = numbers if axis is None else numbers.unsqueeze(axis).expand(shape)
+    mask = numbers if axis is None else numbers.unsqueeze(axis).expand(shape).contiguous()
     torch.manual_seed(0)
     found: Tensor = attr.ShapleyValueSampling(_forward(network)).attribute(
         x, target=target, feature_mask=mask[None].to(x.device), n_samples=SAMPLES, perturbations_per_eval=16

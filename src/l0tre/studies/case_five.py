@@ -262,7 +262,27 @@ def _written(
     text = "\n".join(parts) + "\n"
     facts = {"maps": rows, "quality": means, "captum": missing or "used", "written": time.strftime("%Y-%m-%d")}
     files = [write_text(out / "summary.md", text), write_json(out / "summary.json", facts), *files]
-    return Summary(text, text, facts, tuple(files), cannot, True)
+    return Summary(text, _brief(rows, means), facts, tuple(files), cannot, True)
+
+
+def _brief(rows: Rows, means: Rows) -> str:
+    """The tables with so few columns that a terminal of 80 shows them."""
+    maps = ("image", "largest drop", "measured", "upper bound", "becomes", "seconds of the map")
+    quality = {
+        "method": "method",
+        "replaced by": "replaced by",
+        **{f"drop at {count}": f"{count} px" for count in COUNTS},
+        "overlap with the attack": "in attack",
+    }
+    parts = ["# Case study five: saliency maps"]
+    for name in dict.fromkeys(row["network"] for row in rows):
+        mine = [{column: row[column] for column in maps} for row in rows if row["network"] == name]
+        better = [
+            {short: row.get(column) for column, short in quality.items()} for row in means if row["network"] == name
+        ]
+        parts += [f"## {name}: maps", markdown(mine), f"## {name}: drop of the score by the strongest pixels, means"]
+        parts.append(markdown(better))
+    return "\n\n".join(parts)
 
 
 def _colours(plan: MapPlan) -> str:
