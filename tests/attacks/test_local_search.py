@@ -10,8 +10,8 @@ from torch import Tensor
 from l0tre.attacks import local_search as searching
 from l0tre.attacks.auto import METHODS
 from l0tre.attacks.chains import NARROWING, begin, pick, survivors
+from l0tre.attacks.first_order import first_order_gains
 from l0tre.attacks.meter import Meter
-from l0tre.attacks.promises import promises
 from l0tre.attacks.random_search import _fewer
 from l0tre.attacks.task import Task
 from l0tre.objective import AllRivals
@@ -78,7 +78,7 @@ def test_dropped_groups_stay_away_for_some_steps() -> None:
     assert int((moved.tabu > 0).sum()) == len(gone)
     slope = torch.ones(moved.x.shape)
     for now, allowed in ((11, False), (10 + searching.TABU[1], True)):
-        gain, _ = promises(task, task.images[moved.image], moved.x, slope)
+        gain, _ = first_order_gains(task, task.images[moved.image], moved.x, slope)
         gain = searching._shaken(gain, moved, now, generator)
         finite = torch.isfinite(gain)
         assert all(bool(finite[row, group]) == allowed for row, group in gone if float(moved.x[row, group]) > 0)

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 import l0tre
-from l0tre.evaluation.bench import EvaluationBench
 from l0tre.evaluation.driver import drive
 from l0tre.evaluation.problem import Problem, Settings, make_problem, start
 from l0tre.evaluation.results import Snapshot
+from l0tre.evaluation.runner import TaskRunner
 from l0tre.evaluation.tasks import Task
-from l0tre.scheduling.executor import Ending, Event, Executor
+from l0tre.scheduling.executor import Event, Executor, StopCondition
 from l0tre.tuning import Tuning
 from tests.tools import tiny_module
 
@@ -29,11 +29,13 @@ class Simulated:
     workers = 3
     device = "cpu"
 
-    def __init__(self, problem: Problem, ending: Ending, evidence: bool, seed: int, poison: Sequence[int]) -> None:
+    def __init__(
+        self, problem: Problem, ending: StopCondition, evidence: bool, seed: int, poison: Sequence[int]
+    ) -> None:
         self.random = random.Random(seed)
         self.ending = ending
         self.poison = set(poison)
-        self.benches = [EvaluationBench(problem, lambda: False, lambda _: None, evidence=evidence) for _ in range(3)]
+        self.benches = [TaskRunner(problem, lambda: False, lambda _: None, evidence=evidence) for _ in range(3)]
         self.queues: list[list[tuple[int, Task]]] = [[], [], []]
         self.current: list[Iterator[Any] | None] = [None, None, None]
         self.late: list[Event] = []
@@ -47,7 +49,7 @@ class Simulated:
         min(self.queues, key=len).append((unit, task))
 
     def wait(self) -> Sequence[Event]:
-        self.ending.asked()
+        self.ending.should_stop()
         events = []
         for number, queue in enumerate(self.queues):
             if queue:
@@ -112,11 +114,11 @@ def _essence(result: Snapshot, *, without: Sequence[int] = ()) -> list[object]:
 def _run(problem: Problem, seed: int, poison: Sequence[int] = ()) -> tuple[Snapshot, list[str]]:
     said: list[str] = []
 
-    def hire(problem: Problem, ending: Ending, evidence: bool) -> Executor:
+    def make_executor(problem: Problem, ending: StopCondition, evidence: bool) -> Executor:
         return Simulated(problem, ending, evidence, seed, poison)
 
     lower, upper = [0] * 11, [99] * 11
-    for snapshot in drive(problem, start(problem), hire=hire, tell=said.append):
+    for snapshot in drive(problem, start(problem), make_executor=make_executor, tell=said.append):
         for place, image in enumerate(snapshot.images):
             assert lower[place] <= image.lower < image.upper <= upper[place]
             lower[place], upper[place] = image.lower, image.upper
@@ -150,8 +152,8 @@ def test_work_of_a_lost_worker_is_counted_once() -> None:
     problem = _problem("grid")
     state = start(problem)
 
-    def hire(problem: Problem, ending: Ending, evidence: bool) -> Executor:
+    def make_executor(problem: Problem, ending: StopCondition, evidence: bool) -> Executor:
         return Simulated(problem, ending, evidence, 5, ())
 
-    *_, last = drive(problem, state, hire=hire)
+    *_, last = drive(problem, state, make_executor=make_executor)
     assert last.seconds == pytest.approx(sum(image.seconds for image in last.images), rel=1e-6)

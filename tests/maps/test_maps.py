@@ -15,7 +15,7 @@ from l0tre.errors import ConfigError, ModelError, StoreError
 from l0tre.maps import forecast
 from l0tre.maps.files import read_map
 from l0tre.maps.pairs import interacting_pairs
-from l0tre.maps.settle import Trust, candidates, settle
+from l0tre.maps.worst_values import HalfError, candidates, find_worst_values
 from l0tre.model.network import Network
 
 
@@ -208,31 +208,31 @@ def test_what_was_looked_at_is_not_looked_at_again(network: Network, image: Tens
 
 def test_ranking_is_decided_in_float32(network: Network, image: Tensor) -> None:
     drawing = begin_map(network, image, target=1)
-    probe, groups = drawing.probe, torch.arange(195)
-    exact = settle(probe, groups, None, both=True)
-    table = probe.changes(groups.repeat_interleave(8), torch.arange(8).repeat(195)).reshape(195, 8)
+    perturber, groups = drawing.perturber, torch.arange(195)
+    exact = find_worst_values(perturber, groups, None, both=True)
+    table = perturber.changes(groups.repeat_interleave(8), torch.arange(8).repeat(195)).reshape(195, 8)
     usual = float(table.abs().median())
     generator = torch.Generator().manual_seed(0)
     noisy = table + 0.1 * (table.abs() + usual) * (2 * torch.rand(table.shape, generator=generator) - 1)
     noisy[3, 2], noisy[5, 1] = torch.inf, torch.nan
-    before = probe.evaluations
-    found = settle(probe, groups, Trust(rate=0.1, usual=usual), both=True, ranking=noisy)
+    before = perturber.evaluations
+    found = find_worst_values(perturber, groups, HalfError(rate=0.1, usual=usual), both=True, ranking=noisy)
     torch.testing.assert_close(found.low, exact.low, rtol=1e-5, atol=1e-7)
     torch.testing.assert_close(found.high, exact.high, rtol=1e-5, atol=1e-7)
-    assert probe.evaluations - before < 8 * 195
+    assert perturber.evaluations - before < 8 * 195
     # An error that was not allowed for is noticed, and more is allowed from then on.
-    trust = Trust(rate=1e-6, usual=usual)
-    low = settle(probe, groups, trust, both=False, ranking=noisy).low
+    half_error = HalfError(rate=1e-6, usual=usual)
+    low = find_worst_values(perturber, groups, half_error, both=False, ranking=noisy).low
     torch.testing.assert_close(low, exact.low, rtol=1e-5, atol=1e-7)
-    assert trust.rate > 1e-3
+    assert half_error.rate > 1e-3
 
 
 def test_candidates_hold_whatever_the_errors_are() -> None:
     generator = torch.Generator().manual_seed(3)
     true = torch.randn(2000, 5, generator=generator)
-    trust = Trust(rate=0.05, usual=0.5)
+    half_error = HalfError(rate=0.05, usual=0.5)
     error = 3 * 0.05 * (true.abs() + 0.5) / 1.2 * (2 * torch.rand(true.shape, generator=generator) - 1)
-    kept = candidates(true + error, trust, both=False)
+    kept = candidates(true + error, half_error, both=False)
     assert bool(kept.gather(1, true.argmin(1, keepdim=True)).all())
     assert float(kept.float().mean()) < 0.6
 
@@ -240,7 +240,7 @@ def test_candidates_hold_whatever_the_errors_are() -> None:
 def test_pairs_are_those_of_brute_force(module: nn.Module, network: Network, image: Tensor) -> None:
     drawing = begin_map(network, image, target=0)
     found = finish(drawing)
-    pairs = interacting_pairs(drawing.probe, drawing.state, 6)
+    pairs = interacting_pairs(drawing.perturber, drawing.state, 6)
     assert len(pairs.groups) == 15
     assert set(pairs.groups.flatten().tolist()) == set(found.strongest(6).tolist())
     for groups, together, more in zip(pairs.groups, pairs.together, pairs.interaction, strict=True):

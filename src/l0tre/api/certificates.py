@@ -20,7 +20,7 @@ from l0tre.certify.regions.nodes import BoxNodes
 from l0tre.certify.regions.tree import make_tree
 from l0tre.errors import ConfigError, warn
 from l0tre.evaluation.problem import Problem
-from l0tre.evaluation.visit import OnEvidence
+from l0tre.evaluation.run_search import OnEvidence
 from l0tre.files import write_whole
 from l0tre.rules import Rules
 

@@ -4,19 +4,19 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TypeVar
 
-from l0tre.evaluation.driver import Hire
-from l0tre.evaluation.remote import hire
+from l0tre.evaluation.driver import MakeExecutor
+from l0tre.evaluation.remote import ray_executors
 from l0tre.scheduling.session import Cluster, cluster_of, session
 
-__all__ = ["Where", "hired", "staying"]
+__all__ = ["ClusterChoice", "on_cluster", "shared_session"]
 
-Where = str | Cluster | None  # ``local``, ``ray://host:port``, more about the workers, or this process
+ClusterChoice = str | Cluster | None  # ``local``, ``ray://host:port``, more about the workers, or this process
 
 _T = TypeVar("_T")
 
 
 @contextmanager
-def staying(where: Where) -> Iterator[None]:
+def shared_session(where: ClusterChoice) -> Iterator[None]:
     """Inside, one session of a cluster serves several evaluations; nothing for this process.
 
     Raises:
@@ -29,7 +29,7 @@ def staying(where: Where) -> Iterator[None]:
         yield
 
 
-def hired(where: Where, make: Callable[[Hire | None], Iterator[_T]]) -> Iterator[_T]:
+def on_cluster(where: ClusterChoice, make: Callable[[MakeExecutor | None], Iterator[_T]]) -> Iterator[_T]:
     """Steps of an evaluation, with the workers that they are to be made by.
 
     The cluster is reached before anything else is done, and left when the last step was made.
@@ -45,7 +45,7 @@ def hired(where: Where, make: Callable[[Hire | None], Iterator[_T]]) -> Iterator
         return make(None)
     cluster, stack = cluster_of(where), ExitStack()
     try:
-        steps = make(hire(stack.enter_context(session(cluster)), cluster))
+        steps = make(ray_executors(stack.enter_context(session(cluster)), cluster))
     except BaseException:
         stack.close()
         raise

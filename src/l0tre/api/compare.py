@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from l0tre.api.clusters import Where, staying
+from l0tre.api.clusters import ClusterChoice, shared_session
 from l0tre.api.evaluate import begin
 from l0tre.api.inputs import Images, Labels, agree, reader
 from l0tre.api.runs import Watch, go_on, last_of
@@ -66,7 +66,7 @@ def compare(
     seed: int = 0,
     memory_bytes: int = 0,
     device: str = "auto",
-    cluster: Where = None,
+    cluster: ClusterChoice = None,
     time_budget: float | None = None,
     out: str | Path | None = None,
     resume: bool = False,
@@ -130,7 +130,7 @@ def compare_entrants(
     *,
     out: str | Path | None = None,
     resume: bool = False,
-    cluster: Where = None,
+    cluster: ClusterChoice = None,
     time_budget: float | None = None,
     stop: Callable[[], bool] = lambda: False,
     watch: Watch = last_of,
@@ -159,7 +159,7 @@ def compare_entrants(
     if folder is None and resume:
         raise ConfigError("there is nothing to resume without a folder: give the folder of the first call as `out`")
     results: dict[str, Snapshot] = {}
-    with staying(cluster):
+    with shared_session(cluster):
         for entrant in entrants:
             if stop():
                 break
@@ -179,7 +179,7 @@ def _run(
     entrant: Entrant,
     settings: Settings,
     folder: Path | None,
-    cluster: Where,
+    cluster: ClusterChoice,
     time_budget: float | None,
     stop: Callable[[], bool],
 ) -> Iterator[Snapshot]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from l0tre.api.certificates import keeper, refuse_uncertified
-from l0tre.api.clusters import Where, hired
+from l0tre.api.clusters import ClusterChoice, on_cluster
 from l0tre.api.inputs import Images, Labels, check_scale, describe_data, fitting_threads, load_inputs, usual_domain
 from l0tre.api.sinks import Sink, told
 from l0tre.api.steps import before_the_first_step, check_budget, last, recorded, stoppable
@@ -14,7 +14,7 @@ from l0tre.defaults import ATTACK_QUERIES
 from l0tre.domain import Domain
 from l0tre.errors import ConfigError, warn
 from l0tre.evaluation.accuracy import doubt
-from l0tre.evaluation.driver import Hire, drive
+from l0tre.evaluation.driver import MakeExecutor, drive
 from l0tre.evaluation.problem import GuaranteeWish, Settings, make_problem, spacing, start
 from l0tre.evaluation.results import Snapshot
 from l0tre.grid import Colours, GridKind
@@ -43,7 +43,7 @@ def evaluate(
     seed: int = 0,
     memory_bytes: int = 0,
     device: str = "auto",
-    cluster: Where = None,
+    cluster: ClusterChoice = None,
     time_budget: float | None = None,
     out: str | Path | None = None,
     certificates: bool = False,
@@ -140,7 +140,7 @@ def anytime(
     seed: int = 0,
     memory_bytes: int = 0,
     device: str = "auto",
-    cluster: Where = None,
+    cluster: ClusterChoice = None,
     time_budget: float | None = None,
     out: str | Path | None = None,
     certificates: bool = False,
@@ -194,7 +194,7 @@ def begin(
     settings: Settings,
     domain: Domain | None = None,
     device: str = "auto",
-    cluster: Where = None,
+    cluster: ClusterChoice = None,
     time_budget: float | None = None,
     out: str | Path | None = None,
     certificates: bool = False,
@@ -207,7 +207,7 @@ def begin(
     check_budget(time_budget)
     began = time.monotonic()
 
-    def make(hire: Hire | None) -> Iterator[Snapshot]:
+    def make(make_executor: MakeExecutor | None) -> Iterator[Snapshot]:
         net, data = load_inputs(network, images, labels, device, domain)
         where = domain or usual_domain(net, data)
         check_scale(data, where)
@@ -236,12 +236,21 @@ def begin(
         state = start(problem)
         left = None if time_budget is None else max(0.0, time_budget - (time.monotonic() - began))
         if out is None:
-            steps = drive(problem, state, time_budget=left, stop=stop, tell=tell, hire=hire)
+            steps = drive(problem, state, time_budget=left, stop=stop, tell=tell, make_executor=make_executor)
             return with_threads(steps, fitting_threads(problem.network))
         inputs = Inputs(data.images, data.labels, data.indices, problem.domain)
         run = create_run(Path(out), inputs, state, excluded=problem.excluded, config=problem.config)
         keep, ends = keeper(problem, Path(out)) if certificates else None, stoppable(stop, run.folder)
-        steps = drive(problem, state, recorder=run, time_budget=left, stop=ends, on_evidence=keep, tell=tell, hire=hire)
+        steps = drive(
+            problem,
+            state,
+            recorder=run,
+            time_budget=left,
+            stop=ends,
+            on_evidence=keep,
+            tell=tell,
+            make_executor=make_executor,
+        )
         return recorded(with_threads(steps, fitting_threads(problem.network)), run, inputs, problem.network)
 
-    return hired(cluster, make)
+    return on_cluster(cluster, make)

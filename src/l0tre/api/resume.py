@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from l0tre.api.certificates import keeper
-from l0tre.api.clusters import Where, hired
+from l0tre.api.clusters import ClusterChoice, on_cluster
 from l0tre.api.inputs import fitting_threads
 from l0tre.api.load import load
 from l0tre.api.steps import check_budget, last, recorded, stoppable
 from l0tre.errors import ConfigError, StoreError
-from l0tre.evaluation.driver import Hire, drive
+from l0tre.evaluation.driver import MakeExecutor, drive
 from l0tre.evaluation.problem import Settings, make_problem
 from l0tre.evaluation.results import Snapshot
 from l0tre.model.network import Network
@@ -30,7 +30,7 @@ def resume(
     *,
     max_t: int | None = None,
     device: str = "auto",
-    cluster: Where = None,
+    cluster: ClusterChoice = None,
     time_budget: float | None = None,
     stop: Callable[[], bool] = lambda: False,
     trust_run: bool = False,
@@ -78,7 +78,7 @@ def resume_anytime(
     *,
     max_t: int | None = None,
     device: str = "auto",
-    cluster: Where = None,
+    cluster: ClusterChoice = None,
     time_budget: float | None = None,
     stop: Callable[[], bool] = lambda: False,
     tell: Callable[[str], None] | None = None,
@@ -105,7 +105,7 @@ def resume_anytime(
     check_budget(time_budget)
     folder = Path(folder)
 
-    def make(hire: Hire | None) -> Iterator[Snapshot]:
+    def make(make_executor: MakeExecutor | None) -> Iterator[Snapshot]:
         config, inputs = read_config(folder), read_inputs(folder)
         raised = max_t is not None and _raised(config, max_t)
         if raised:
@@ -137,11 +137,18 @@ def resume_anytime(
         clear_stop(folder)
         keep, ends = keeper(problem, folder) if config.get("certificates") else None, stoppable(stop, folder)
         steps = drive(
-            problem, state, recorder=run, time_budget=time_budget, stop=ends, on_evidence=keep, tell=tell, hire=hire
+            problem,
+            state,
+            recorder=run,
+            time_budget=time_budget,
+            stop=ends,
+            on_evidence=keep,
+            tell=tell,
+            make_executor=make_executor,
         )
         return recorded(with_threads(steps, fitting_threads(problem.network)), run, inputs, problem.network)
 
-    return hired(cluster, make)
+    return on_cluster(cluster, make)
 
 
 def network_of(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from l0tre.api.clusters import Where
+from l0tre.api.clusters import ClusterChoice
 from l0tre.api.evaluate import begin
 from l0tre.api.resume import resume_anytime
 from l0tre.data import Dataset
@@ -31,7 +31,7 @@ def go_on(
     settings: Settings,
     *,
     domain: Domain | None = None,
-    cluster: Where = None,
+    cluster: ClusterChoice = None,
     time_budget: float | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Snapshot]:

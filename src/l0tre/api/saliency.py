@@ -18,7 +18,7 @@ from l0tre.grid import GridKind, make_grid
 from l0tre.maps.draw import draw
 from l0tre.maps.files import read_state, write_map
 from l0tre.maps.observed import Observed, observe_class, observe_neuron
-from l0tre.maps.probe import Probe
+from l0tre.maps.perturber import Perturber
 from l0tre.maps.saliency_map import SaliencyMap
 from l0tre.maps.work import MapState, Step, empty_state, finished
 from l0tre.memory import default_budget
@@ -36,14 +36,14 @@ class Drawing:
     """A map in the making.
 
     Attributes:
-        probe: Changes pixels and looks at the number.
+        perturber: Changes pixels and looks at the number.
         image: float32 ``input_shape``, on the CPU.
         state: What is known so far.
         about: What the map is of, for its file.
         threads: That small work is best done with, on the CPU.
     """
 
-    probe: Probe
+    perturber: Perturber
     image: Tensor
     state: MapState
     about: dict[str, Any]
@@ -51,11 +51,11 @@ class Drawing:
 
     def steps(self, **choices: Any) -> Iterator[Step]:
         """Go on; for the arguments see :func:`l0tre.maps.draw.draw`."""
-        return with_threads(draw(self.probe, self.state, **choices), self.threads)
+        return with_threads(draw(self.perturber, self.state, **choices), self.threads)
 
     def now(self) -> SaliencyMap:
         """The map as it is known now."""
-        return finished(self.probe, self.state)
+        return finished(self.perturber, self.state)
 
     def write(self, path: Path) -> Path:
         """Write what is known now to an ``.npz`` file, from which ``resume`` can go on."""
@@ -103,7 +103,7 @@ def begin_map(
     where = domain or make_domain(network.input_shape)
     where.check(image[None], (0,))
     values = make_grid(where, epsilon or 0.25, grid, "corners" if epsilon is None else "grid")
-    probe = Probe(observed, where, values, image, memory_bytes or default_budget(network.device), halves=halves)
+    perturber = Perturber(observed, where, values, image, memory_bytes or default_budget(network.device), halves=halves)
     about = {
         "network": network.fingerprint,
         "target": observed.words,
@@ -113,7 +113,7 @@ def begin_map(
     state = empty_state(where.groups, values.shape[1])
     if resume is not None:
         state = read_state(resume, where.groups, values.shape[1], about)
-    return Drawing(probe, image.cpu(), state, {**about, "name": network.name}, fitting_threads(network))
+    return Drawing(perturber, image.cpu(), state, {**about, "name": network.name}, fitting_threads(network))
 
 
 def _observe(

@@ -9,8 +9,8 @@ come close to what descent on a smooth count of groups needs hundreds for; then 
 import torch
 from torch import Tensor
 
+from l0tre.attacks.first_order import first_order_gains, group_sums
 from l0tre.attacks.meter import Meter
-from l0tre.attacks.promises import group_sums, promises
 from l0tre.attacks.rows import lowest
 from l0tre.attacks.task import Task, keep_smaller
 from l0tre.exhaustive.accumulate import changed_groups, flipped
@@ -115,7 +115,7 @@ def approach(
         better = (found >= 0).nonzero()[:, 0]
         best[better] = keep_smaller(task.part(better), best[better], x[rows][found[better]])
         reached[rows] |= hit
-        gain, corner = promises(task, originals[rows], originals[rows], slope)
+        gain, corner = first_order_gains(task, originals[rows], originals[rows], slope)
         moved = slope * (x[rows] - originals[rows])
         changed, down = changed_groups(task.domain, originals[rows], x[rows]), above[rows, None]
         # From above what is changed keeps its values, and counts for what it does there.

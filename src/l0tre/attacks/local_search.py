@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from l0tre.attacks.chains import Chains, begin, from_best, join, pick, restart, survivors
+from l0tre.attacks.first_order import first_order_gains, group_sums
 from l0tre.attacks.meter import Meter
-from l0tre.attacks.promises import group_sums, promises
 from l0tre.attacks.rows import lowest
 from l0tre.attacks.task import Task, Worker
 from l0tre.exhaustive.accumulate import changed_groups, flipped
@@ -144,7 +144,7 @@ def _step(
         return _lead(scores, specification.labels[rows], chains.rival[rows])
 
     _, slope = meter.gradients(chains.image, chains.x, lead)
-    gain, corner = promises(task, task.images[chains.image], chains.x, slope)
+    gain, corner = first_order_gains(task, task.images[chains.image], chains.x, slope)
     gain = _shaken(gain, chains, step, generator)
     cost = group_sums(task, slope * (task.images[chains.image] - chains.x)).masked_fill(~support, float("inf"))
     swaps = _swaps(gain, cost, size, size == aim)

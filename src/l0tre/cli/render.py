@@ -18,9 +18,9 @@ from l0tre.domain import Domain
 from l0tre.evaluation.accuracy import classified, counts, doubt
 from l0tre.evaluation.changes import changes
 from l0tre.evaluation.forecast import duration
+from l0tre.evaluation.proof_costs import ProofCost
 from l0tre.evaluation.results import ImageBounds, Snapshot
 from l0tre.evaluation.scope import scope
-from l0tre.evaluation.trial import ProofCost
 from l0tre.exhaustive.describe import Description
 from l0tre.limits import peak_host_bytes
 from l0tre.model.network import Network
@@ -33,9 +33,9 @@ __all__ = [
     "show_classified",
     "show_costs",
     "show_description",
+    "show_proof_costs",
     "show_run_check",
     "show_snapshot",
-    "show_trial",
     "show_verdict",
 ]
 
@@ -268,7 +268,7 @@ def show_costs(costs: Sequence[Mapping[str, float]], unit: str, console: Console
         )
 
 
-def show_trial(trial: Sequence[ProofCost], unit: str, console: Console) -> None:
+def show_proof_costs(trial: Sequence[ProofCost], unit: str, console: Console) -> None:
     """Print what proofs took in a trial, level by level."""
     if trial:
         console.print("cost of a proof for one input, here, from a trial with random values (inputs differ much):")

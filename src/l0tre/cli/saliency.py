@@ -167,7 +167,7 @@ def saliency(
             title = model if len(models) > 1 or each is None else each
             _draw(drawing, file, title, stop, output, coarse, strongest, signed, seed, time_budget)
             found = drawing.now()
-            together = interacting_pairs(drawing.probe, drawing.state, PAIRED) if pairs and not stop() else None
+            together = interacting_pairs(drawing.perturber, drawing.state, PAIRED) if pairs and not stop() else None
             changed = _adversarial(setup, one.images, stop) if attack and not stop() else None
             panels.append(Panel(_title(model, one.names.inputs, index), one.images[0], found, changed))
             facts.append(map_dict(found, model, file, together))

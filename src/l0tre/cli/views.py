@@ -36,12 +36,12 @@ def inspect(
     """
     from l0tre.api.load import load
     from l0tre.cli.patience import loads_within
-    from l0tre.cli.render import show_costs, show_description, show_trial
+    from l0tre.cli.render import show_costs, show_description, show_proof_costs
     from l0tre.cli.setup import parse_groups, parse_shape
     from l0tre.domain import make_domain
     from l0tre.evaluation.forecast import level_costs
     from l0tre.evaluation.problem import cannot_certify
-    from l0tre.evaluation.trial import try_proofs
+    from l0tre.evaluation.proof_costs import estimate_proof_costs
     from l0tre.exhaustive.describe import describe
     from l0tre.exhaustive.scanner import choose_engine
     from l0tre.grid import make_grid
@@ -54,7 +54,7 @@ def inspect(
     description = describe(engine)
     costs = level_costs(network, domain, grid.shape[1], description.saving)
     why_not = cannot_certify(network)
-    trial = [] if why_not else try_proofs(network, domain)
+    trial = [] if why_not else estimate_proof_costs(network, domain)
     if as_json:
         facts = {
             "model": model,
@@ -68,7 +68,7 @@ def inspect(
         say(json.dumps({**facts, **about}, indent=1))
     else:
         show_description(network, domain, description, why_not, screen())
-        show_trial(trial, domain.unit, screen())
+        show_proof_costs(trial, domain.unit, screen())
         show_costs(costs, domain.unit, screen())
 
 

@@ -6,22 +6,22 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from l0tre.errors import ConfigError
-from l0tre.evaluation.bench import EvaluationBench
 from l0tre.evaluation.problem import Problem
 from l0tre.evaluation.results import Snapshot
+from l0tre.evaluation.run_search import OnEvidence
+from l0tre.evaluation.runner import TaskRunner
 from l0tre.evaluation.schedule import Schedule
 from l0tre.evaluation.state import Recorder, State
-from l0tre.evaluation.visit import OnEvidence
 from l0tre.evaluation.writer import Writer
-from l0tre.scheduling.executor import Ending, Event, Executor, InProcess
+from l0tre.scheduling.executor import Event, Executor, InProcess, StopCondition
 
-__all__ = ["Hire", "drive"]
+__all__ = ["MakeExecutor", "drive"]
 
 logger = logging.getLogger("l0tre")
 
-# Makes an executor whose workers do tasks of a problem, see ``evaluation.bench``; told when to stop, and whether proofs
-# keep what a certificate needs.
-Hire = Callable[[Problem, Ending, bool], Executor]
+# Makes an executor whose workers do tasks of a problem, see ``evaluation.runner``; told when to stop, and whether
+# proofs keep what a certificate needs.
+MakeExecutor = Callable[[Problem, StopCondition, bool], Executor]
 
 
 def drive(
@@ -33,7 +33,7 @@ def drive(
     stop: Callable[[], bool] = lambda: False,
     on_evidence: OnEvidence | None = None,
     tell: Callable[[str], None] | None = None,
-    hire: Hire | None = None,
+    make_executor: MakeExecutor | None = None,
 ) -> Iterator[Snapshot]:
     """Improve the bounds until the search is complete, the time is spent, or the caller stops.
 
@@ -43,30 +43,32 @@ def drive(
         recorder: Told of every step before its snapshot is given out.
         time_budget: Seconds for this call; ``None`` for no limit. This process makes one step at least, hired workers
             may make none. A later step that has lasted for some time is then left between two of its batches.
-        stop: Asked in every step, before each of its batches; once it says yes, that step is the last one.
+        stop: ShouldStop in every step, before each of its batches; once it says yes, that step is the last one.
         on_evidence: Told of every certified level, before it is recorded.
         tell: Takes sentences for the user, such as what a long level will cost; default a warning in the log.
-        hire: Makes the workers; default this process.
+        make_executor: Makes the workers; default this process.
 
     Yields:
         A snapshot after every step; the last one has ``finished`` set if the search is complete up to ``max_t``.
     """
     if time_budget is not None and not time_budget >= 0:
         raise ConfigError(f"the time budget is {time_budget} seconds: give 0 or more")
-    ending, keeps = Ending(stop, time_budget), on_evidence is not None
+    ending, keeps = StopCondition(stop, time_budget), on_evidence is not None
     writer = Writer(problem, state, recorder, on_evidence)
     executor: Executor
-    if hire is None:
-        executor = InProcess(EvaluationBench(problem, ending.asked, tell, evidence=keeps))
+    if make_executor is None:
+        executor = InProcess(TaskRunner(problem, ending.should_stop, tell, evidence=keeps))
     else:
-        executor = hire(problem, ending, keeps)
+        executor = make_executor(problem, ending, keeps)
     try:
         yield from _rounds(executor, writer, ending, tell or logger.warning)
     finally:
         executor.close()
 
 
-def _rounds(executor: Executor, writer: Writer, ending: Ending, tell: Callable[[str], None]) -> Iterator[Snapshot]:
+def _rounds(
+    executor: Executor, writer: Writer, ending: StopCondition, tell: Callable[[str], None]
+) -> Iterator[Snapshot]:
     """Hand out tasks and merge what comes back, one snapshot for each step."""
     in_process = isinstance(executor, InProcess)
     device = torch.device(executor.device) if executor.device else writer.problem.images.device
@@ -78,13 +80,13 @@ def _rounds(executor: Executor, writer: Writer, ending: Ending, tell: Callable[[
                 break
             executor.start(*planned)
         events = executor.wait()
-        if ending.said and not in_process:
+        if ending.stopped and not in_process:
             events = [*events, *executor.leave()]
         for sentence in _merge(events, schedule, writer):
             tell(sentence)
-        if ending.said or any(event.kind == "report" for event in events):
+        if ending.stopped or any(event.kind == "report" for event in events):
             yield writer.snapshot()
-        if ending.said:
+        if ending.stopped:
             return
     writer.t = schedule.stages[-1].t
     writer.state.finished = not schedule.aside

@@ -9,7 +9,7 @@ from l0tre.defaults import ATTACK_QUERIES
 from l0tre.evaluation.forecast import Forecast
 from l0tre.evaluation.ledger import Ledger
 from l0tre.evaluation.problem import Problem
-from l0tre.evaluation.visit import Level, visit
+from l0tre.evaluation.run_search import LevelProgress, run_search
 from l0tre.exhaustive.describe import describe
 from l0tre.exhaustive.grid_scan import Chunk, make_level
 from l0tre.exhaustive.grid_search import Decision, GridSearch, end_of
@@ -65,14 +65,14 @@ def sample_all(ledger: Ledger) -> Iterator[None]:
     ledger.t = settings.max_t
     level = make_level(problem.domain, problem.grid, ledger.t)
     todo = [image for image in ledger.places if ledger.state.bounds[image].level < ledger.t]
-    work = Level(ledger.t, todo)
+    work = LevelProgress(ledger.t, todo)
     for image in todo:
         generator = torch.Generator().manual_seed(settings.seed + ledger.state.bounds[image].index)
         images, claims = problem.images[image : image + 1], problem.specification.pick([image])
         search = SampleSearch(
             ledger.batcher, level, images, claims, settings.sample_ms / 1000, generator, problem.tuning
         )
-        yield from visit(ledger, work, search, [image])
+        yield from run_search(ledger, work, search, [image])
 
 
 def _go_through(
@@ -85,7 +85,7 @@ def _go_through(
     level = make_level(problem.domain, problem.grid, t)
     engine = choose_engine(problem.network, problem.domain, problem.grid, problem.tuning)
     scanner, most, width = make_scanner(engine, level, ledger.batcher, problem.settings.memory_bytes, problem.tuning)
-    work = Level(t, todo)
+    work = LevelProgress(t, todo)
     forecast = Forecast(t, len(todo), len(todo) * level.sets * level.points, problem.domain.unit)
 
     def share() -> float:
@@ -100,7 +100,7 @@ def _go_through(
         search = GridSearch(
             scanner, level, ledger.batcher, images, claims, kept, width=width, decide=decide, proves=proves
         )
-        for _ in visit(ledger, work, search, block, closes=proves):
+        for _ in run_search(ledger, work, search, block, closes=proves):
             if not forecast.said and (sentence := forecast.sentence(share())):
                 ledger.tell(sentence)
             yield

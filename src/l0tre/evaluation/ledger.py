@@ -38,7 +38,7 @@ class Ledger:
         clock: Ends steps that take too long after they should stop; the batcher asks it before every batch.
         ending: Whether :meth:`halted` has said yes: what a search keeps only when it is left is then kept.
         recorded: Whether this session has recorded a step.
-        closed: What proofs closed since the last report, as ``(t, place, closed)``, see ``visit.OnEvidence``.
+        closed: What proofs closed since the last report, as ``(t, place, closed)``, see ``run_search.OnEvidence``.
     """
 
     def __init__(

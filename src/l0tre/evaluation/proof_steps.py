@@ -12,8 +12,8 @@ from l0tre.evaluation.attack_steps import strengthen_again
 from l0tre.evaluation.forecast import Forecast
 from l0tre.evaluation.ledger import Ledger
 from l0tre.evaluation.listed_search import ListedSearch
+from l0tre.evaluation.run_search import LevelProgress, run_search
 from l0tre.evaluation.tasks import Task
-from l0tre.evaluation.visit import Level, visit
 
 __all__ = ["prove", "prove_under_rules"]
 
@@ -39,7 +39,7 @@ def prove(ledger: Ledger, prover: Prover, task: Task, *, evidence: bool) -> Iter
         lost = proof is not None and evidence and proof.closed is None
         if proof is not None and (lost or not prover.can_go_on(proof, t)):
             ledger.forget(image)  # the level begins anew: that costs time, a wrong proof would cost more
-    schedule = _Schedule(ledger, prover, Level(t, todo), evidence=evidence)
+    schedule = _Schedule(ledger, prover, LevelProgress(t, todo), evidence=evidence)
     kept = sum(ledger.state.proofs[image].share for image in todo if image in ledger.state.proofs)
     forecast = _forecast(ledger, t, len(todo), kept / max(1, len(todo)))
     for turn in itertools.count(task.turn):
@@ -77,12 +77,12 @@ def prove_under_rules(ledger: Ledger, t: int) -> Iterator[None]:
         After every recorded step.
     """
     ledger.t = t
-    level = Level(t, [image for image in ledger.pending() if ledger.state.bounds[image].lower == t - 1])
+    level = LevelProgress(t, [image for image in ledger.pending() if ledger.state.bounds[image].lower == t - 1])
     for image in level.images:
         kept = ledger.state.proofs.get(image)
         search = ListedSearch(ledger.problem, image, t, ledger.batcher, kept, ledger.halted)
         forecast = _forecast(ledger, t, 1, search.share(0))
-        for _ in visit(ledger, level, search, [image]):
+        for _ in run_search(ledger, level, search, [image]):
             if not forecast.said and (sentence := forecast.sentence(search.share(0))):
                 ledger.tell(sentence)
             yield
@@ -97,7 +97,7 @@ def _forecast(ledger: Ledger, t: int, images: int, share: float) -> Forecast:
 class _Schedule:
     """Which images of a level are proved by cells and which by boxes, and which of them together."""
 
-    def __init__(self, ledger: Ledger, prover: Prover, level: Level, *, evidence: bool) -> None:
+    def __init__(self, ledger: Ledger, prover: Prover, level: LevelProgress, *, evidence: bool) -> None:
         self.ledger = ledger
         self.prover = prover
         self.level = level
@@ -144,7 +144,7 @@ class _Schedule:
             evidence=self.evidence,
             halted=ledger.halted,
         )
-        yield from visit(ledger, self.level, search, block, patience=patience)
+        yield from run_search(ledger, self.level, search, block, patience=patience)
         handed = {block[row] for row in search.handed}
         self.handed |= handed
         self.ledger.boxed |= handed

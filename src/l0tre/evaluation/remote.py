@@ -6,16 +6,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from l0tre.evaluation.bench import EvaluationBench
-from l0tre.evaluation.driver import Hire
+from l0tre.evaluation.driver import MakeExecutor
 from l0tre.evaluation.problem import Problem
+from l0tre.evaluation.runner import TaskRunner
 from l0tre.memory import default_budget
 from l0tre.model.ship import moved, pack, unpack
-from l0tre.scheduling.executor import Asked, Bench, Ending, Executor
+from l0tre.scheduling.executor import Executor, Runner, ShouldStop, StopCondition
 from l0tre.scheduling.ray_executor import RayExecutor
 from l0tre.scheduling.session import Cluster, sharing
 
-__all__ = ["hire"]
+__all__ = ["ray_executors"]
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,10 @@ class _Shipped:
     evidence: bool
 
 
-def hire(ray: Any, cluster: Cluster) -> Hire:
+def ray_executors(ray: Any, cluster: Cluster) -> MakeExecutor:
     """What makes workers of a cluster for an evaluation."""
 
-    def make(problem: Problem, ending: Ending, evidence: bool) -> Executor:
+    def make(problem: Problem, ending: StopCondition, evidence: bool) -> Executor:
         memory = max(1, problem.settings.memory_bytes // sharing(ray, cluster))
         light = replace(
             problem,
@@ -46,13 +46,13 @@ def hire(ray: Any, cluster: Cluster) -> Hire:
         )
         images = np.ascontiguousarray(problem.images.cpu().numpy())
         shipped = _Shipped(pack(light, problem.network.name), images, evidence)
-        return RayExecutor(ray, cluster, make_bench, shipped, ending)
+        return RayExecutor(ray, cluster, make_runner, shipped, ending)
 
     return make
 
 
-def make_bench(shipped: _Shipped, device: str, over: Asked) -> Bench:
-    """A worker's bench, see ``scheduling.worker.Make``."""
+def make_runner(shipped: _Shipped, device: str, over: ShouldStop) -> Runner:
+    """A worker's runner, see ``scheduling.worker.Make``."""
     problem: Problem = unpack(shipped.problem)
     network = moved(problem.network, torch.device(device))
     where, settings = network.device, problem.settings
@@ -65,7 +65,7 @@ def make_bench(shipped: _Shipped, device: str, over: Asked) -> Bench:
         grid=problem.grid.to(where),
         settings=replace(settings, memory_bytes=min(settings.memory_bytes, default_budget(where))),
     )
-    return EvaluationBench(problem, over, _say_nothing, evidence=shipped.evidence)
+    return TaskRunner(problem, over, _say_nothing, evidence=shipped.evidence)
 
 
 def _say_nothing(_: str) -> None:

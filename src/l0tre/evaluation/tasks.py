@@ -106,7 +106,7 @@ class Report:
         seconds: Work since the last report.
         t: The level at work.
         share: How much of it is done for the task's images, from 0 to 1.
-        closed: What proofs closed, as ``(t, place, closed)``, see ``visit.OnEvidence``.
+        closed: What proofs closed, as ``(t, place, closed)``, see ``run_search.OnEvidence``.
         boxed: Images of the task whose cells are too large to bound.
         early: Whether the task ends here with work left.
     """

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 from l0tre.evaluation.problem import Problem
 from l0tre.evaluation.results import HistoryPoint, Snapshot
+from l0tre.evaluation.run_search import OnEvidence
 from l0tre.evaluation.state import Recorder, State
 from l0tre.evaluation.tasks import Report
-from l0tre.evaluation.visit import OnEvidence
 
 __all__ = ["Writer"]
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 import torch
 
 from l0tre.halting import Halted
-from l0tre.maps.probe import Probe
-from l0tre.maps.scout import fill, scout
-from l0tre.maps.settle import SAMPLE, measure_trust
+from l0tre.maps.perturber import Perturber
+from l0tre.maps.strongest import fill, find_strongest
 from l0tre.maps.work import MapState, Step, Work, by_blocks
+from l0tre.maps.worst_values import SAMPLE, measure_half_error
 
 __all__ = ["draw"]
 
@@ -17,7 +17,7 @@ FEW = 4096  # groups that are measured in one go, with nothing to predict
 
 
 def draw(
-    probe: Probe,
+    perturber: Perturber,
     state: MapState,
     *,
     coarse: bool,
@@ -30,7 +30,7 @@ def draw(
     """Measure groups until all are measured, the strongest are found, the time is over, or the caller stops.
 
     Args:
-        probe: The number, the image, the groups.
+        perturber: The number, the image, the groups.
         state: What is known; updated in place, consistent after every step.
         coarse: Whether to stop once the strongest groups are found.
         strongest: How many are to be found.
@@ -43,9 +43,9 @@ def draw(
         A step whenever something was measured.
     """
     began, before = time.monotonic(), state.seconds
-    count = probe.domain.groups
+    count = perturber.domain.groups
     generator = torch.Generator().manual_seed(seed)
-    work = Work(probe, state, both, began, before)
+    work = Work(perturber, state, both, began, before)
 
     def over() -> bool:
         return stop() or (time_budget is not None and time.monotonic() - began >= time_budget)
@@ -54,17 +54,17 @@ def draw(
         if over():
             raise Halted
 
-    probe.pulse = pulse
+    perturber.pulse = pulse
     try:
-        work.trust = measure_trust(probe, torch.randperm(count, generator=generator)[:SAMPLE])
+        work.half_error = measure_half_error(perturber, torch.randperm(count, generator=generator)[:SAMPLE])
         if (count > FEW or coarse) and not state.found:
-            yield from scout(work, strongest, generator, audited=coarse)
+            yield from find_strongest(work, strongest, generator, audited=coarse)
         if not (coarse and state.found):
             rest = (~state.measured).nonzero()[:, 0]
-            yield from work.measure(by_blocks(probe, rest), "rest")
+            yield from work.measure(by_blocks(perturber, rest), "rest")
         yield from work.recheck()
     except Halted:
         pass
-    fill(probe.domain, state)
+    fill(perturber.domain, state)
     work.clock()
     yield Step("done", int(state.measured.sum()), count)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from l0tre.maps.probe import Probe
+from l0tre.maps.perturber import Perturber
 from l0tre.maps.work import MapState
 
 __all__ = ["Pairs", "interacting_pairs"]
@@ -27,11 +27,11 @@ class Pairs:
     interaction: Tensor
 
 
-def interacting_pairs(probe: Probe, state: MapState, count: int) -> Pairs:
+def interacting_pairs(perturber: Perturber, state: MapState, count: int) -> Pairs:
     """All pairs of the strongest groups that were measured.
 
     Args:
-        probe: The number.
+        perturber: The number.
         state: What is known of the map.
         count: Of how many groups.
 
@@ -42,7 +42,7 @@ def interacting_pairs(probe: Probe, state: MapState, count: int) -> Pairs:
     best = drop.topk(min(count, int(state.measured.sum()))).indices
     first, second = torch.triu_indices(len(best), len(best), 1)
     groups = torch.stack([best[first], best[second]], 1)
-    together = -probe.together(groups, state.drop_point[groups])
+    together = -perturber.together(groups, state.drop_point[groups])
     interaction = together - state.drop[groups].sum(1)
     order = interaction.abs().argsort(descending=True, stable=True)
     return Pairs(groups[order], together[order], interaction[order])

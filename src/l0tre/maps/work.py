@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from l0tre.maps.probe import Probe
+from l0tre.maps.perturber import Perturber
 from l0tre.maps.saliency_map import Audit, SaliencyMap
-from l0tre.maps.settle import Settled, Trust, candidates, settle
+from l0tre.maps.worst_values import HalfError, WorstValues, candidates, find_worst_values
 from l0tre.tuning import PerDevice
 
 __all__ = ["MapState", "Step", "Work", "by_blocks", "empty_state", "finished"]
@@ -92,18 +92,18 @@ class Work:
     """Measures groups into a state.
 
     Attributes:
-        probe: The number, the image, the groups.
+        perturber: The number, the image, the groups.
         state: What is known; updated in place.
         both: Whether rises are wanted as certainly as drops.
-        trust: In half precision; ``None`` to do without it.
+        half_error: In half precision; ``None`` to do without it.
     """
 
-    def __init__(self, probe: Probe, state: MapState, both: bool, began: float, before: float) -> None:
-        self.probe, self.state, self.both = probe, state, both
+    def __init__(self, perturber: Perturber, state: MapState, both: bool, began: float, before: float) -> None:
+        self.perturber, self.state, self.both = perturber, state, both
         self.began, self.before = began, before
-        self.trust: Trust | None = None
+        self.half_error: HalfError | None = None
         self.counts = (state.evaluations, state.ranked)
-        self.chunk = FIRST_CHUNK.on(probe.device)
+        self.chunk = FIRST_CHUNK.on(perturber.device)
 
     def step(self, stage: str) -> Step:
         """How far it is, with the costs so far in the state."""
@@ -114,26 +114,26 @@ class Work:
         """Put the costs so far into the state."""
         state = self.state
         state.seconds = self.before + time.monotonic() - self.began
-        state.evaluations = self.counts[0] + self.probe.evaluations
-        state.ranked = self.counts[1] + self.probe.ranked
+        state.evaluations = self.counts[0] + self.perturber.evaluations
+        state.ranked = self.counts[1] + self.perturber.ranked
 
     def measure(self, groups: Tensor, stage: str) -> Iterator[Step]:
         """Measure groups in the order given."""
         start = 0
         while start < len(groups):
             some, began = groups[start : start + self.chunk], time.monotonic()
-            self._take(some, settle(self.probe, some, self.trust, both=self.both))
+            self._take(some, find_worst_values(self.perturber, some, self.half_error, both=self.both))
             start += len(some)
             self._fit(time.monotonic() - began)
             yield self.step(stage)
 
     def changes(self, groups: Tensor, points: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Groups with one value each, and what it does to the number; in half precision where that is fast."""
-        start, many = 0, self.probe.grid.shape[1]
+        start, many = 0, self.perturber.grid.shape[1]
         while start < len(groups):
             stop, began = start + many * self.chunk, time.monotonic()
             some = groups[start:stop]
-            yield some, self.probe.changes(some, points[start:stop], half=self.trust is not None)
+            yield some, self.perturber.changes(some, points[start:stop], half=self.half_error is not None)
             start = stop
             self._fit(time.monotonic() - began)
 
@@ -146,52 +146,55 @@ class Work:
 
     def recheck(self) -> Iterator[Step]:
         """Settle groups anew for which larger errors must be allowed than when they were settled."""
-        state, trust = self.state, self.trust
-        if trust is None:
+        state, half_error = self.state, self.half_error
+        if half_error is None:
             return
         while True:
-            old = (state.measured & (state.rate < trust.rate)).nonzero()[:, 0]
+            old = (state.measured & (state.rate < half_error.rate)).nonzero()[:, 0]
             if not len(old):
                 return
             known = state.ranking[old]
             before = torch.stack(
-                [_allowed(known, trust, rate, self.both) for rate in state.rate[old].unique().tolist()]
+                [_allowed(known, half_error, rate, self.both) for rate in state.rate[old].unique().tolist()]
             )
             narrow = before[torch.searchsorted(state.rate[old].unique(), state.rate[old]), torch.arange(len(old))]
-            more = (candidates(known, trust, both=self.both) & ~narrow).any(1)
-            state.rate[old[~more]] = trust.rate
+            more = (candidates(known, half_error, both=self.both) & ~narrow).any(1)
+            state.rate[old[~more]] = half_error.rate
             if bool(more.any()):
                 some = old[more]
-                self._take(some, settle(self.probe, some, trust, both=self.both, ranking=state.ranking[some]))
+                self._take(
+                    some,
+                    find_worst_values(self.perturber, some, half_error, both=self.both, ranking=state.ranking[some]),
+                )
             yield self.step("rest")
 
-    def _take(self, groups: Tensor, settled: Settled) -> None:
+    def _take(self, groups: Tensor, settled: WorstValues) -> None:
         state = self.state
         state.drop[groups], state.drop_point[groups] = -settled.low, settled.low_point
         state.rise[groups], state.rise_point[groups] = settled.high, settled.high_point
         state.measured[groups] = True
-        if settled.ranking is not None and self.trust is not None:
-            state.ranking[groups], state.rate[groups] = settled.ranking, self.trust.rate
+        if settled.ranking is not None and self.half_error is not None:
+            state.ranking[groups], state.rate[groups] = settled.ranking, self.half_error.rate
 
 
-def _allowed(ranking: Tensor, trust: Trust, rate: float, both: bool) -> Tensor:
-    return candidates(ranking, Trust(rate, trust.usual), both=both)
+def _allowed(ranking: Tensor, half_error: HalfError, rate: float, both: bool) -> Tensor:
+    return candidates(ranking, HalfError(rate, half_error.usual), both=both)
 
 
-def by_blocks(probe: Probe, groups: Tensor) -> Tensor:
+def by_blocks(perturber: Perturber, groups: Tensor) -> Tensor:
     """Groups in an order that keeps neighbours together."""
-    if probe.corners is None or not len(groups):
+    if perturber.corners is None or not len(groups):
         return groups
-    corner = probe.corners[groups][:, :2]
+    corner = perturber.corners[groups][:, :2]
     block = corner // BLOCK
     key = (block[:, 0] * 4096 + block[:, 1]) * BLOCK**2 + (corner[:, 0] % BLOCK) * BLOCK + corner[:, 1] % BLOCK
     return groups[key.argsort(stable=True)]
 
 
-def finished(probe: Probe, state: MapState) -> SaliencyMap:
+def finished(perturber: Perturber, state: MapState) -> SaliencyMap:
     """The map as it is known now."""
-    domain, rows = probe.domain.to(torch.device("cpu")), torch.arange(probe.domain.groups)
-    grid, own = probe.grid.cpu(), probe.image.cpu()[domain.members]
+    domain, rows = perturber.domain.to(torch.device("cpu")), torch.arange(perturber.domain.groups)
+    grid, own = perturber.grid.cpu(), perturber.image.cpu()[domain.members]
 
     def colours(point: Tensor) -> Tensor:
         return torch.where(state.measured[:, None], grid[rows, point.clamp(min=0)], own)
@@ -205,9 +208,9 @@ def finished(probe: Probe, state: MapState) -> SaliencyMap:
         state.measured.clone(),
         colours(state.drop_point),
         colours(state.rise_point),
-        probe.observed.words,
-        probe.observed.unit,
-        probe.base,
+        perturber.observed.words,
+        perturber.observed.unit,
+        perturber.base,
         grid.shape[1],
         domain.unit,
         None if bool(state.measured.all()) else state.audit,

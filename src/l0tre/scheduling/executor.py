@@ -6,35 +6,35 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-__all__ = ["Asked", "Bench", "Ending", "Event", "Executor", "InProcess"]
+__all__ = ["Event", "Executor", "InProcess", "Runner", "ShouldStop", "StopCondition"]
 
-Asked = Callable[[], bool]
+ShouldStop = Callable[[], bool]
 
 
-class Bench(Protocol):
+class Runner(Protocol):
     """What a worker does units with: made once, it keeps what they share, such as a network."""
 
     def work(self, task: Any) -> Iterator[Any]:
         """Do a unit of work; everything that is yielded is reported."""
 
 
-class Ending:
+class StopCondition:
     """Whether the work should stop; a yes is kept.
 
     Attributes:
-        said: Whether the answer was yes once.
+        stopped: Whether the answer was yes once.
         until: When the time is over, by ``time.monotonic``.
     """
 
-    def __init__(self, stop: Asked, seconds: float | None = None) -> None:
+    def __init__(self, stop: ShouldStop, seconds: float | None = None) -> None:
         self.stop = stop
-        self.said = False
+        self.stopped = False
         self.until = math.inf if seconds is None else time.monotonic() + seconds
 
-    def asked(self) -> bool:
+    def should_stop(self) -> bool:
         """Ask."""
-        self.said = self.said or self.stop() or time.monotonic() >= self.until
-        return self.said
+        self.stopped = self.stopped or self.stop() or time.monotonic() >= self.until
+        return self.stopped
 
     def left(self) -> float:
         """Seconds until the time is over, for others, who have clocks of their own."""
@@ -101,8 +101,8 @@ class InProcess:
     workers = 1
     device = ""
 
-    def __init__(self, bench: Bench) -> None:
-        self.bench = bench
+    def __init__(self, runner: Runner) -> None:
+        self.runner = runner
         self.unit: tuple[int, Iterator[Any]] | None = None
 
     def free(self, seconds: float) -> int:  # noqa: ARG002  # no unit waits here
@@ -111,7 +111,7 @@ class InProcess:
 
     def start(self, unit: int, task: Any) -> None:
         """Take a unit; it is done while the caller waits."""
-        self.unit = unit, self.bench.work(task)
+        self.unit = unit, self.runner.work(task)
 
     def wait(self) -> Sequence[Event]:
         """The next report, or the end."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from l0tre.errors import ConfigError
-from l0tre.scheduling.executor import Ending, Event
+from l0tre.scheduling.executor import Event, StopCondition
 from l0tre.scheduling.session import Cluster, count_workers
 from l0tre.scheduling.worker import Make, Worker, identity
 
@@ -29,13 +29,13 @@ class _Place:
 
     Attributes:
         actor: The worker.
-        equipped: What says that it is ready, while it is not.
+        pending_setup: What says that it is ready, while it is not.
         calls: Of its method ``advance``, in order.
         units: Numbers of its units, in order.
     """
 
     actor: Any
-    equipped: Any
+    pending_setup: Any
     calls: deque[Any] = field(default_factory=deque)
     units: deque[int] = field(default_factory=deque)
 
@@ -48,7 +48,7 @@ class RayExecutor:
         device: Where they compute.
     """
 
-    def __init__(self, ray: Any, cluster: Cluster, make: Make, shipped: Any, ending: Ending) -> None:
+    def __init__(self, ray: Any, cluster: Cluster, make: Make, shipped: Any, ending: StopCondition) -> None:
         """Start the workers; they get ready while the caller goes on.
 
         Args:
@@ -56,7 +56,7 @@ class RayExecutor:
             cluster: How many workers, and what each gets.
             make: Makes what they do units with.
             shipped: What it is made from; kept once on every machine.
-            ending: Asked while waiting.
+            ending: ShouldStop while waiting.
         """
         self.ray = ray
         self.ending = ending
@@ -78,28 +78,28 @@ class RayExecutor:
         self._losses = 0
         self._lost_events: list[Event] = []
         for _ in range(self.workers):
-            self._hire()
+            self._add_worker()
 
     def free(self, seconds: float) -> int:
         """How many units it wants: one for each idle worker; one more for each if they are short."""
         most = 2 if 0 < seconds <= SHORT else 1
-        return sum(max(0, most - len(place.units)) for place in self._places if place.equipped is None)
+        return sum(max(0, most - len(place.units)) for place in self._places if place.pending_setup is None)
 
     def start(self, unit: int, task: Any) -> None:
         """Hand out a unit, to a worker with as few as any."""
-        place = min((p for p in self._places if p.equipped is None), key=lambda p: len(p.units))
+        place = min((p for p in self._places if p.pending_setup is None), key=lambda p: len(p.units))
         place.units.append(unit)
         self._call(place, [(unit, task)])
 
     def wait(self) -> Sequence[Event]:
         """News of units, after a moment at the latest."""
         events, self._lost_events = self._lost_events, []
-        if events or self.ending.asked():
+        if events or self.ending.should_stop():
             return events
         refs = {}
         for place in self._places:
-            if place.equipped is not None:
-                refs[place.equipped] = place
+            if place.pending_setup is not None:
+                refs[place.pending_setup] = place
             elif place.calls:
                 refs[place.calls[0]] = place
         if not refs:
@@ -110,8 +110,8 @@ class RayExecutor:
             ready, _ = self.ray.wait(list(refs), num_returns=len(refs), timeout=0)
         for ref in ready:
             place = refs[ref]
-            events += self._greeted(place) if place.equipped is not None else self._answered(place)
-        if time.monotonic() > self._until and all(place.equipped is not None for place in self._places):
+            events += self._after_setup(place) if place.pending_setup is not None else self._answered(place)
+        if time.monotonic() > self._until and all(place.pending_setup is not None for place in self._places):
             raise ConfigError(
                 f"none of {self.workers} workers was ready within {READY:.0f} s: the cluster has too few free CPUs or "
                 "GPUs, or its machines cannot be reached"
@@ -120,7 +120,8 @@ class RayExecutor:
 
     def leave(self) -> Sequence[Event]:
         """Ask all workers to leave their units, and wait a little for what they have."""
-        busy = [place for place in self._places if place.equipped is None and place.calls]  # others have begun nothing
+        # Those that are still being set up have begun nothing.
+        busy = [place for place in self._places if place.pending_setup is None and place.calls]
         for place in busy:
             place.actor.stop.options(concurrency_group="control").remote()
         events, until = list(self._lost_events), time.monotonic() + LEAVE
@@ -144,28 +145,28 @@ class RayExecutor:
                 self.ray.kill(place.actor)
         self._places = []
 
-    def _hire(self) -> None:
+    def _add_worker(self) -> None:
         actor = self._kind.remote()
-        actor_hello = actor.hello.remote()
-        ready = actor.equip.remote(self._make, self._shipped, self.device, self._threads)
-        self._places.append(_Place(actor, ready, deque([actor_hello])))
+        identity = actor.identify.remote()
+        ready = actor.set_up.remote(self._make, self._shipped, self.device, self._threads)
+        self._places.append(_Place(actor, ready, deque([identity])))
 
-    def _greeted(self, place: _Place) -> list[Event]:
+    def _after_setup(self, place: _Place) -> list[Event]:
         """A worker is ready, or not fit."""
-        hello = place.calls.popleft()
+        call = place.calls.popleft()
         try:
-            other = self.ray.get(hello)
+            other = self.ray.get(call)
             if difference := identity().differs(other):
                 raise ConfigError(
                     f"the worker {other.place} has {difference}: install the same on all machines, proofs of several "
                     "versions are not put together"
                 )
-            problem = self.ray.get(place.equipped)
+            problem = self.ray.get(place.pending_setup)
         except self.ray.exceptions.RayError as error:
             return self._lose(place, error)
         if problem:
             raise ConfigError(f"the worker {other.place} cannot get ready: {problem}")
-        place.equipped = None
+        place.pending_setup = None
         return []
 
     def _answered(self, place: _Place) -> list[Event]:
@@ -197,7 +198,7 @@ class RayExecutor:
             raise ConfigError(f"workers are lost one after the other, nothing more was done: {reason}")
         events = [Event(unit, "died", reason=reason) for unit in [*place.units][:1]]
         events += [Event(unit, "returned") for unit in [*place.units][1:]]
-        self._hire()
+        self._add_worker()
         return events
 
 

@@ -18,13 +18,13 @@ from typing import Any
 import torch
 
 from l0tre.errors import L0treError
-from l0tre.scheduling.executor import Asked, Bench, Event
+from l0tre.scheduling.executor import Event, Runner, ShouldStop
 
 __all__ = ["Identity", "Make", "Worker", "identity"]
 
 # Makes what a worker does units with from what was shipped to it; told where to compute, and whom to ask whether to
 # stop.
-Make = Callable[[Any, str, Asked], Bench]
+Make = Callable[[Any, str, ShouldStop], Runner]
 
 REASON = 300  # characters of an error that are told
 
@@ -73,21 +73,21 @@ class Worker:
     """Runs in a process of the cluster; one thread works, another one can ask it to stop."""
 
     def __init__(self) -> None:
-        self.bench: Bench | None = None
+        self.runner: Runner | None = None
         self.queue: deque[tuple[int, Any]] = deque()
         self.current: tuple[int, Iterator[Any]] | None = None
         self.leaving = threading.Event()
         self.deadline = float("inf")
 
-    def hello(self) -> Identity:
+    def identify(self) -> Identity:
         """Who it is."""
         return identity()
 
-    def equip(self, make: Make, shipped: Any, device: str, threads: int) -> str:
+    def set_up(self, make: Make, shipped: Any, device: str, threads: int) -> str:
         """Get ready; says what went wrong, in one line, or nothing."""
         torch.set_num_threads(threads)
         try:
-            self.bench = make(shipped, device, self._over)
+            self.runner = make(shipped, device, self._over)
         except Exception as error:
             return _line(error)
         return ""
@@ -122,8 +122,8 @@ class Worker:
         """The next report, or the end of a unit."""
         if self.current is None:
             number, task = self.queue.popleft()
-            assert self.bench is not None
-            self.current = number, self.bench.work(task)
+            assert self.runner is not None
+            self.current = number, self.runner.work(task)
         number, reports = self.current
         try:
             for report in reports:

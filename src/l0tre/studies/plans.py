@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from l0tre.api.clusters import Where, staying
+from l0tre.api.clusters import ClusterChoice, shared_session
 from l0tre.api.load import load
 from l0tre.api.runs import Watch, go_on, last_of
 from l0tre.data import load_data, select
@@ -52,7 +52,7 @@ def carry_out(
     data_dir: Path | None = None,
     seed: int = 0,
     device: str = "auto",
-    cluster: Where = None,
+    cluster: ClusterChoice = None,
     time_budget: float | None = None,
     stop: Callable[[], bool] = lambda: False,
     watch: Watch = last_of,
@@ -84,7 +84,7 @@ def carry_out(
     networks = {plan.network: load(plan.network, device=device) for plan in plans}
     for plan in plans:
         _check_kind(Path(out) / plan.folder, plan)
-    with staying(cluster):
+    with shared_session(cluster):
         for plan in plans:
             if stop():
                 return

@@ -23,13 +23,13 @@ from l0tre.model.graph import Graph, run_operation
 from l0tre.objective import AllRivals
 from l0tre.testgen.goals import Goals, Target
 
-__all__ = ["Prover", "make_prover"]
+__all__ = ["NeuronProver", "make_neuron_prover"]
 
 ROW_BYTES = {"cpu": 2**23, "cuda": 2**30}
 
 
 @dataclass(frozen=True)
-class Prover:
+class NeuronProver:
     """What the proofs for all seeds share.
 
     Attributes:
@@ -153,7 +153,9 @@ class Prover:
         return -tops[0].sum(0), tops[1].sum(0)
 
 
-def make_prover(graph: Graph, goals: Goals, domain: Domain, pulse: Callable[[], None] = lambda: None) -> Prover | str:
+def make_neuron_prover(
+    graph: Graph, goals: Goals, domain: Domain, pulse: Callable[[], None] = lambda: None
+) -> NeuronProver | str:
     """Get ready to prove that neurons are out of reach.
 
     Args:
@@ -170,7 +172,7 @@ def make_prover(graph: Graph, goals: Goals, domain: Domain, pulse: Callable[[], 
         return reason
     plan = make_plan(graph, domain, goals.device)
     tree = make_tree(domain.to(torch.device("cpu")), graph).to(goals.device)
-    return Prover(goals, domain, plan, tree, tuple(_places(graph, goals.targets)), pulse)
+    return NeuronProver(goals, domain, plan, tree, tuple(_places(graph, goals.targets)), pulse)
 
 
 def _places(graph: Graph, targets: Sequence[Target]) -> Iterator[int]:

@@ -16,7 +16,7 @@ from l0tre.halting import Halted
 from l0tre.memory import default_budget
 from l0tre.model.network import Network
 from l0tre.testgen.baseline import random_distances
-from l0tre.testgen.bounds import make_prover
+from l0tre.testgen.bounds import make_neuron_prover
 from l0tre.testgen.climb import climb, make_start
 from l0tre.testgen.found import FAR, Found
 from l0tre.testgen.goals import Goals, make_goals
@@ -232,7 +232,7 @@ def _prove(work: _Work, state: State) -> Iterator[str]:
     if network.exact is None:
         state.notes.append(f"nothing is proved: {network.note}")
         return
-    prover = make_prover(network.exact, goals, domain, work.pulse)
+    prover = make_neuron_prover(network.exact, goals, domain, work.pulse)
     if isinstance(prover, str):
         state.notes.append(f"nothing is proved: {prover}")
         return

@@ -11,7 +11,7 @@ from l0tre.exhaustive.sampled import SampleSearch
 from l0tre.findings import Findings, LevelSearch
 from l0tre.halting import Halted
 
-__all__ = ["Level", "OnEvidence", "visit"]
+__all__ = ["LevelProgress", "OnEvidence", "run_search"]
 
 MOMENT = 1.5  # seconds that the smallest first step of a session may take when it should stop already
 
@@ -21,7 +21,7 @@ OnEvidence = Callable[[int, int, object], None]
 
 
 @dataclass
-class Level:
+class LevelProgress:
     """One level for all its images.
 
     Attributes:
@@ -43,9 +43,9 @@ class Level:
         return (len(self.over) + at_work) / max(1, len(self.images))
 
 
-def visit(
+def run_search(
     ledger: Ledger,
-    level: Level,
+    level: LevelProgress,
     search: LevelSearch[Any],
     block: Sequence[int],
     *,

@@ -7,10 +7,10 @@ from l0tre.admission import allowed_vectors, ends
 from l0tre.attacks.task import Task
 from l0tre.rules import Rules
 
-__all__ = ["group_sums", "promises"]
+__all__ = ["first_order_gains", "group_sums"]
 
 
-def promises(task: Task, originals: Tensor, x: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+def first_order_gains(task: Task, originals: Tensor, x: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
     """How much lower a value gets, to first order, if a group moves from where it is to its best corner.
 
     Args:

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from l0tre.maps.probe import Probe
+from l0tre.maps.perturber import Perturber
 
-__all__ = ["Settled", "Trust", "candidates", "measure_trust", "settle"]
+__all__ = ["HalfError", "WorstValues", "candidates", "find_worst_values", "measure_half_error"]
 
 SAFETY = 3.0  # times the largest error that was measured
 WORTH = 0.5  # errors of more than this share of a change leave nothing to rank
@@ -21,7 +21,7 @@ SAMPLE = 64  # groups on which errors are measured first
 
 
 @dataclass(frozen=True)
-class Settled:
+class WorstValues:
     """Groups of which the worst values are known; tensors ``[groups]`` on the CPU.
 
     Attributes:
@@ -40,7 +40,7 @@ class Settled:
 
 
 @dataclass
-class Trust:
+class HalfError:
     """How far half precision can be off.
 
     Attributes:
@@ -72,33 +72,35 @@ class Trust:
         return True
 
 
-def measure_trust(probe: Probe, groups: Tensor) -> Trust | None:
+def measure_half_error(perturber: Perturber, groups: Tensor) -> HalfError | None:
     """Look at some groups in both precisions.
 
     Args:
-        probe: The number.
+        perturber: The number.
         groups: int64 ``[groups]``, a random sample.
 
     Returns:
         What was found; ``None`` where half precision is of no use.
     """
-    if not probe.halves:
+    if not perturber.halves:
         return None
-    rows, points = _all_points(groups[:SAMPLE], probe.grid.shape[1])
-    exact, half = probe.changes(rows, points), probe.changes(rows, points, half=True)
-    trust = Trust(usual=float(exact.abs().median()))
-    trust.learn(half, exact)
+    rows, points = _all_points(groups[:SAMPLE], perturber.grid.shape[1])
+    exact, half = perturber.changes(rows, points), perturber.changes(rows, points, half=True)
+    half_error = HalfError(usual=float(exact.abs().median()))
+    half_error.learn(half, exact)
     finite = float(torch.isfinite(half).float().mean())
-    return trust if finite > WORTH and SAFETY * trust.rate < WORTH else None
+    return half_error if finite > WORTH and SAFETY * half_error.rate < WORTH else None
 
 
-def settle(probe: Probe, groups: Tensor, trust: Trust | None, *, both: bool, ranking: Tensor | None = None) -> Settled:
+def find_worst_values(
+    perturber: Perturber, groups: Tensor, half_error: HalfError | None, *, both: bool, ranking: Tensor | None = None
+) -> WorstValues:
     """The worst values of some groups, in float32.
 
     Args:
-        probe: The number.
+        perturber: The number.
         groups: int64 ``[groups]`` on the CPU.
-        trust: In half precision; ``None`` to do without it.
+        half_error: In half precision; ``None`` to do without it.
         both: Whether the largest change is wanted, too; else only the smallest one is decided in float32 for certain.
         ranking: Changes in half precision, if they are known.
 
@@ -106,29 +108,29 @@ def settle(probe: Probe, groups: Tensor, trust: Trust | None, *, both: bool, ran
         What was found.
 
     Raises:
-        Halted: If the probe's pulse does; nothing is known then.
+        Halted: If the perturber's pulse does; nothing is known then.
     """
-    count, points = len(groups), probe.grid.shape[1]
-    if trust is None or not count:
-        table = probe.changes(*_all_points(groups, points)).reshape(count, points)
+    count, points = len(groups), perturber.grid.shape[1]
+    if half_error is None or not count:
+        table = perturber.changes(*_all_points(groups, points)).reshape(count, points)
         return _reduced(table, torch.ones_like(table, dtype=torch.bool), None)
     if ranking is None:
-        ranking = probe.changes(*_all_points(groups, points), half=True).reshape(count, points)
+        ranking = perturber.changes(*_all_points(groups, points), half=True).reshape(count, points)
     table = torch.full_like(ranking, torch.nan)
     done = torch.zeros(count, points, dtype=torch.bool)
     while True:
-        wanted = candidates(ranking, trust, both=both) & ~done
+        wanted = candidates(ranking, half_error, both=both) & ~done
         rows, point = wanted.nonzero(as_tuple=True)
         if not len(rows):
             return _reduced(table, done, ranking)
-        exact = probe.changes(groups[rows], point)
+        exact = perturber.changes(groups[rows], point)
         table[rows, point], done[rows, point] = exact, True
-        trust.learn(ranking[rows, point], exact)
+        half_error.learn(ranking[rows, point], exact)
 
 
-def candidates(ranking: Tensor, trust: Trust, *, both: bool) -> Tensor:
+def candidates(ranking: Tensor, half_error: HalfError, *, both: bool) -> Tensor:
     """Which values of each group can be its worst one, bool ``[groups, points]``."""
-    band = trust.band(ranking)
+    band = half_error.band(ranking)
     lowest, highest = ranking - band, ranking + band
     # What is not finite says nothing: it can be the worst, and rules nothing out.
     wild = ~torch.isfinite(ranking)
@@ -144,7 +146,7 @@ def _all_points(groups: Tensor, points: int) -> tuple[Tensor, Tensor]:
     return groups.repeat_interleave(points), torch.arange(points).repeat(len(groups))
 
 
-def _reduced(table: Tensor, known: Tensor, ranking: Tensor | None) -> Settled:
+def _reduced(table: Tensor, known: Tensor, ranking: Tensor | None) -> WorstValues:
     low, low_point = table.masked_fill(~known, torch.inf).min(1)
     high, high_point = table.masked_fill(~known, -torch.inf).max(1)
-    return Settled(low, low_point, high, high_point, ranking)
+    return WorstValues(low, low_point, high, high_point, ranking)

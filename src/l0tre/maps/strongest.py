@@ -15,7 +15,7 @@ from l0tre.maps.forecast import lattice, make_layout, spread, tiles
 from l0tre.maps.saliency_map import Audit
 from l0tre.maps.work import MapState, Step, Work, by_blocks
 
-__all__ = ["fill", "scout"]
+__all__ = ["fill", "find_strongest"]
 
 TILES = 256  # of which one group each is measured with all its values
 LATTICE = 2  # every so many rows and columns one group is looked at with one value
@@ -26,7 +26,7 @@ NEAR = 1.5  # standard deviation of what counts as near on a lattice, in its ste
 DRAWN = 256  # groups that are measured for the audit
 
 
-def scout(work: Work, strongest: int, generator: torch.Generator, *, audited: bool) -> Iterator[Step]:
+def find_strongest(work: Work, strongest: int, generator: torch.Generator, *, audited: bool) -> Iterator[Step]:
     """Measure until the strongest groups count as found, and predict the others.
 
     Args:
@@ -38,8 +38,8 @@ def scout(work: Work, strongest: int, generator: torch.Generator, *, audited: bo
     Yields:
         A step whenever something was measured.
     """
-    state, count = work.state, work.probe.domain.groups
-    layout = make_layout(work.probe.domain)
+    state, count = work.state, work.perturber.domain.groups
+    layout = make_layout(work.perturber.domain)
     quota = max(strongest, count // ROUND)
     first = tiles(layout, TILES, generator)
     yield from work.measure(first[~state.measured[first]], "strongest")
@@ -58,12 +58,12 @@ def scout(work: Work, strongest: int, generator: torch.Generator, *, audited: bo
         left = (seen.known & ~state.measured).nonzero()[:, 0]
         chosen = left[seen.drop[left].argsort(descending=True)[:strongest]]
         before = _found(state, strongest)
-        yield from work.measure(by_blocks(work.probe, chosen), "strongest")
+        yield from work.measure(by_blocks(work.perturber, chosen), "strongest")
         if not len(chosen) or _fresh(_found(state, strongest), before) <= CALM * strongest:
             break
     state.found = True
 
-    fill(work.probe.domain, state)
+    fill(work.perturber.domain, state)
     if audited:
         yield from _audit(work, strongest, generator)
 
@@ -105,7 +105,7 @@ class Seen:
 
     def look(self, groups: Tensor) -> Iterator[Step]:
         """Look at groups, as far as they are not known."""
-        groups = by_blocks(self.work.probe, groups[~self.known[groups]])
+        groups = by_blocks(self.work.perturber, groups[~self.known[groups]])
         points = torch.full_like(groups, self.work.state.colour)
         for some, change in self.work.changes(groups, points):
             # What half precision cannot say is as good as nothing.
@@ -144,7 +144,7 @@ def _audit(work: Work, strongest: int, generator: torch.Generator) -> Iterator[S
     if not len(drawn):
         return
     predicted, weakest = state.drop[drawn].clone(), float(state.drop[_found(state, strongest)].min())
-    yield from work.measure(by_blocks(work.probe, drawn), "strongest")
+    yield from work.measure(by_blocks(work.perturber, drawn), "strongest")
     rows = drawn[state.measured[drawn]]
     error = (state.drop[drawn] - predicted)[state.measured[drawn]].abs()
     state.audit = Audit(

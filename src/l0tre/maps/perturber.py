@@ -23,7 +23,7 @@ from l0tre.maps.observed import Observed
 from l0tre.rules import Free
 from l0tre.tuning import DEFAULT_TUNING, PerDevice, Tuning
 
-__all__ = ["Probe"]
+__all__ = ["Perturber"]
 
 # Rows that should lie in one block of the image: with fewer a device idles, with more windows are large.
 BLOCK_ROWS = PerDevice(32, 256)
@@ -31,7 +31,7 @@ SMALLEST_BLOCK = PerDevice(2, 16)
 Box = tuple[Span, Span]
 
 
-class Probe:
+class Perturber:
     """Changes single groups of one image and looks what becomes of the observed number.
 
     Attributes:

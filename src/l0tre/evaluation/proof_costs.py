@@ -11,7 +11,7 @@ from l0tre.evaluation.driver import drive
 from l0tre.evaluation.problem import Settings, make_problem, start
 from l0tre.model.network import Network
 
-__all__ = ["TRIAL_SECONDS", "ProofCost", "try_proofs"]
+__all__ = ["TRIAL_SECONDS", "ProofCost", "estimate_proof_costs"]
 
 TRIAL_SECONDS = 3.0
 TRIAL_LEVELS = 3
@@ -40,7 +40,7 @@ class ProofCost:
         return self.seconds if self.over else self.seconds / self.share if self.share else float("inf")
 
 
-def try_proofs(network: Network, domain: Domain, seconds: float = TRIAL_SECONDS) -> Sequence[ProofCost]:
+def estimate_proof_costs(network: Network, domain: Domain, seconds: float = TRIAL_SECONDS) -> Sequence[ProofCost]:
     """Prove for some seconds about one input of random values, level by level.
 
     Args:

@@ -14,10 +14,10 @@ from l0tre.evaluation.proof_steps import prove, prove_under_rules
 from l0tre.evaluation.tasks import Report, Task
 from l0tre.halting import Halted
 
-__all__ = ["EvaluationBench"]
+__all__ = ["TaskRunner"]
 
 
-class EvaluationBench:
+class TaskRunner:
     """A worker's own ledger, and what the tasks that it does have in common."""
 
     def __init__(
@@ -32,7 +32,7 @@ class EvaluationBench:
 
         Args:
             problem: What is evaluated.
-            stop: Asked in every step; a yes ends the task behind that step.
+            stop: ShouldStop in every step; a yes ends the task behind that step.
             tell: Takes sentences for the user, such as what a long level will cost.
             evidence: Whether proofs keep what a certificate needs.
         """
@@ -50,7 +50,7 @@ class EvaluationBench:
         return lipschitz_decision(self.problem, self.ledger.batcher) if lipschitz else None
 
     def work(self, task: Task) -> Iterator[Report]:
-        """Do a task, until it is done or should be left; see ``scheduling.Bench``."""
+        """Do a task, until it is done or should be left; see ``scheduling.Runner``."""
         ledger = self.ledger
         self.until = time.monotonic() + task.seconds
         ledger.take(task)
