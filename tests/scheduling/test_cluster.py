@@ -85,6 +85,27 @@ def test_results_are_those_of_one_process(guarantee: Any) -> None:
     assert _essence(together) == _essence(alone)
 
 
+@pytest.mark.parametrize("targeted", [False, True])
+def test_attacks_are_those_of_one_process(*, targeted: bool) -> None:
+    module, shape = tiny_module("conv1", 4)
+    torch.manual_seed(2)
+    images = torch.rand(130, *shape)  # blocks of 128
+    network = l0tre.load(module, input_shape=shape, device="cpu")
+    labels = torch.arange(130) % network.classes if targeted else None
+    options: dict[str, Any] = {"targeted": targeted, "budget": 20, "memory_bytes": 2**24, "seed": 1}
+    alone = l0tre.attack_details(network, images, labels, **options)
+    told = list[str]()
+    spread = l0tre.attack_details(
+        network, images, labels, cluster=TWO, progress=lambda stage, _, __: told.append(stage), **options
+    )
+    for name in ("adversarial", "found", "distance", "forwards", "backwards"):
+        assert torch.equal(getattr(spread, name), getattr(alone, name)), name
+    assert spread.methods == alone.methods
+    assert int(alone.found.sum()) > 0
+    blocks = network.classes if targeted else 2
+    assert told == [f"{done} of {blocks} blocks" for done in range(1, blocks + 1)]
+
+
 def test_a_run_outlives_its_workers_and_its_driver(tmp_path: Path) -> None:
     """Three kills at random moments, a driver that ends, a resumed run: nothing is lost, nothing counts twice."""
     network, images = _network()

@@ -8,13 +8,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from l0tre.api.clusters import ClusterChoice, workers_for
 from l0tre.api.inputs import Images, Labels, check_scale, fitting_threads, load_inputs
 from l0tre.api.steps import before_the_first_step
 from l0tre.attacks.attacked import Attacked
 from l0tre.attacks.auto import METHODS, usable
-from l0tre.attacks.drive import Outcome, Progress, block_size, carry_out, replays
-from l0tre.attacks.meter import Meter, has_gradients
-from l0tre.attacks.task import LEVELS, Task, rounded, towards
+from l0tre.attacks.blocks import Block, BlockFound, BlockRunner, Job, cut, make_block_runner, ship, view_of
+from l0tre.attacks.drive import Progress, replays
+from l0tre.attacks.meter import has_gradients
+from l0tre.attacks.task import LEVELS, rounded
 from l0tre.data import Dataset
 from l0tre.defaults import BUDGET, Method, Rounding
 from l0tre.domain import Domain, Groups, Range, make_domain
@@ -23,9 +25,14 @@ from l0tre.memory import Batcher, default_budget
 from l0tre.model.network import Network, margins, round_off
 from l0tre.model.sources import Source
 from l0tre.objective import AllRivals
+from l0tre.scheduling.executor import StopCondition
+from l0tre.scheduling.spread import Failed, spread
 from l0tre.threads import using_threads
+from l0tre.tuning import PerDevice
 
 __all__ = ["attack", "attack_details"]
+
+BLOCK = PerDevice(128, 1024)  # images at the most that are attacked together, and share what some leave of their budget
 
 
 def attack(
@@ -47,6 +54,7 @@ def attack(
     seed: int = 0,
     memory_bytes: int = 0,
     device: str = "auto",
+    cluster: ClusterChoice = None,
     progress: Progress | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Tensor:
@@ -73,7 +81,9 @@ def attack(
         seed: Of all chance.
         memory_bytes: Bytes that batches may take; 0 for a share of what is free.
         device: Where to compute, if ``network`` is not loaded yet.
-        progress: Told the method at work, the share of the budget that is spent, and the mean distance before it.
+        cluster: Spread blocks of images over workers of Ray: ``local``, ``ray://host:port`` or :class:`l0tre.Cluster`.
+        progress: Told the method at work, the share of the budget that is spent, and the mean distance before it; with
+            a cluster the number of blocks, the share that is done, and the mean distance so far.
         stop: Asked inside long steps; ends early with what there is.
 
     Returns:
@@ -100,6 +110,7 @@ def attack(
         seed=seed,
         memory_bytes=memory_bytes,
         device=device,
+        cluster=cluster,
         progress=progress,
         stop=stop,
     ).adversarial
@@ -126,6 +137,7 @@ def attack_details(
     seed: int = 0,
     memory_bytes: int = 0,
     device: str = "auto",
+    cluster: ClusterChoice = None,
     progress: Progress | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Attacked:
@@ -150,35 +162,59 @@ def attack_details(
         wanted = _labels(net, data, targeted, scores)
     least = _lower(lower, len(flat))
     found = _Found(flat, wanted, scores)
-
-    def halted() -> bool:
-        return stop() or (time_budget is not None and time.monotonic() - began >= time_budget)
-
     gradients = has_gradients(net)
     if not gradients and method != "auto" and METHODS[method].gradients:
         raise ConfigError(
             f"the method {method} needs gradients, which {net.name} does not give: use auto, greedy, search or exact"
         )
-    threads = fitting_threads(net)
-    for view, label, rows in _views(net, wanted, targeted):
+    job = Job(
+        net,
+        flat,
+        least.to(net.device) + 1,
+        domain.to(net.device),
+        rounding == "8bit",
+        usable(method, gradients),
+        budget,
+        seed,
+        memory_bytes,
+    )
+    blocks: list[Block] = []
+    for target, label, rows in _views(wanted, targeted):
+        view = view_of(net, target)
         open_ = _undecided(view, flat[rows], wanted[rows], label[rows], scores[rows], targeted)
         found.as_it_is[rows[~open_]] = True
-        rows = rows[open_]
-        extra = 0
-        for some in rows.split(block_size(view, memory_bytes)) if len(rows) else ():
-            task = Task(
-                flat[some],
-                AllRivals(label[some]),
-                domain.to(net.device),
-                least.to(net.device)[some] + 1,
-                rounding == "8bit",
-            )
-            meter = Meter(view, len(some), memory_bytes, halted)
-            with using_threads(threads):
-                outcome = carry_out(meter, task, usable(method, gradients), budget, seed, progress, extra)
-            extra += budget * len(some) - int(meter.spent.sum())
-            found.add(some, outcome, meter)
-    return found.result(net, domain, least, targeted, time.monotonic() - began, _notes(net, method, gradients))
+        most = BLOCK.on(net.device)
+        blocks += cut(net, rows[open_], label[rows[open_]], target, memory_bytes, most)
+    ending = StopCondition(stop, None if time_budget is None else time_budget - (time.monotonic() - began))
+    failures = _attack(job, blocks, found, ending, cluster, progress) if blocks else ()
+    notes = (*_notes(net, method, gradients), *failures)
+    return found.result(net, domain, least, targeted, time.monotonic() - began, notes)
+
+
+def _attack(
+    job: Job,
+    blocks: Sequence[Block],
+    found: "_Found",
+    ending: StopCondition,
+    where: ClusterChoice,
+    told: Progress | None,
+) -> tuple[str, ...]:
+    """Attack all blocks, here or on a cluster; what users should know of those that failed."""
+    runner = BlockRunner(job, ending.should_stop, told)
+    failures, done = [], 0
+    with (
+        using_threads(fitting_threads(job.network)),
+        workers_for(where, ending, runner, make_block_runner, lambda sharing: ship(job, sharing)) as executor,
+    ):
+        for place, report in spread(executor, blocks, ending):
+            done += 1
+            if isinstance(report, Failed):
+                failures.append(f"{len(blocks[place].rows)} images were left out ({report.reason})")
+                continue
+            found.add(report)
+            if told is not None and where is not None:
+                told(f"{done} of {len(blocks)} blocks", done / len(blocks), found.mean(job.domain))
+    return tuple(failures)
 
 
 class _Found:
@@ -194,12 +230,18 @@ class _Found:
         self.forwards = torch.zeros(len(images), dtype=torch.int64)
         self.backwards = torch.zeros(len(images), dtype=torch.int64)
 
-    def add(self, rows: Tensor, outcome: Outcome, meter: Meter) -> None:
-        self.best[rows] = outcome.best
-        for row, method in zip(rows.tolist(), outcome.methods, strict=True):
+    def add(self, block: BlockFound) -> None:
+        rows = torch.tensor(block.rows)
+        self.best[rows.to(self.best.device)] = torch.tensor(block.best).to(self.best.device)
+        for row, method in zip(block.rows, block.methods, strict=True):
             self.methods[row] = method
-        self.forwards[rows.cpu()] = meter.forwards.cpu()
-        self.backwards[rows.cpu()] = meter.backwards.cpu()
+        self.forwards[rows] = torch.tensor(block.forwards)
+        self.backwards[rows] = torch.tensor(block.backwards)
+
+    def mean(self, domain: Domain) -> float:
+        """Mean number of changed groups so far; NaN if there is none."""
+        sizes = (self.best != self.images)[:, domain.members].any(2).sum(1)
+        return float(sizes[sizes > 0].double().mean())
 
     def result(
         self, network: Network, domain: Domain, lower: Tensor, targeted: bool, seconds: float, notes: tuple[str, ...]
@@ -282,12 +324,12 @@ def _eight_bits(domain: Domain, data: Dataset) -> Domain:
     return replace(domain, low=low, high=high)
 
 
-def _views(network: Network, labels: Tensor, targeted: bool) -> list[tuple[Network, Tensor, Tensor]]:
-    """Networks, labels to leave, and images: one for all, or one for each class to reach."""
+def _views(labels: Tensor, targeted: bool) -> list[tuple[int | None, Tensor, Tensor]]:
+    """Classes to reach, classes to leave in the view of the network, and images: one for all, or one for each class."""
     if not targeted:
-        return [(network, labels, torch.arange(len(labels), device=labels.device))]
+        return [(None, labels, torch.arange(len(labels), device=labels.device))]
     leave = torch.zeros_like(labels)
-    return [(towards(network, int(c)), leave, (labels == c).nonzero()[:, 0]) for c in labels.unique()]
+    return [(int(c), leave, (labels == c).nonzero()[:, 0]) for c in labels.unique()]
 
 
 def _undecided(view: Network, images: Tensor, wanted: Tensor, labels: Tensor, scores: Tensor, targeted: bool) -> Tensor:

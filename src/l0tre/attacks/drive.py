@@ -56,7 +56,6 @@ def carry_out(
     budget: int,
     seed: int,
     progress: Progress | None = None,
-    extra: int = 0,
     known: Tensor | None = None,
 ) -> Outcome:
     """Run one method, or several as a portfolio; each begins with the best inputs so far.
@@ -69,7 +68,6 @@ def carry_out(
             is for the others.
         seed: Of all chance.
         progress: Told the method at work, the share of the budget that is spent, and the mean distance so far.
-        extra: Passes for all images together, on top: what other images have left.
         known: float32 ``[images, values]``, adversarial inputs to begin with; the original where there is none.
 
     Returns:
@@ -102,7 +100,7 @@ def carry_out(
         if not meter.halted():
             turn(names[0], torch.full_like(meter.spent, budget))
     else:
-        portfolio(meter, task, names, budget * len(best) + extra, lambda: task.sizes(best), turn, generator)
+        portfolio(meter, task, names, budget * len(best), lambda: task.sizes(best), turn, generator)
     return Outcome(best, tuple(methods))
 
 

@@ -65,6 +65,7 @@ def attack(
     *,
     choices: opt.Choices,
     selection: opt.Several,
+    spread: opt.Spread,
     output: opt.Output,
 ) -> None:
     """Change as few pixels as possible so that the decision changes; every input found is replayed.
@@ -106,7 +107,8 @@ def attack(
             line = bar.add_task("attack", total=1.0)
 
             def progress(stage: str, share: float, mean: float) -> None:
-                so_far = "" if mean != mean else f", mean distance {mean:.2f} before it"
+                moment = "before it" if spread.cluster is None else "so far"
+                so_far = "" if mean != mean else f", mean distance {mean:.2f} {moment}"
                 bar.update(line, completed=share, description=f"{stage}{so_far}")
 
             result = attack_details(
@@ -122,6 +124,7 @@ def attack(
                 lower=None if lower is None else files.lower_bounds(lower, chosen, network, setup.domain),
                 seed=selection.seed,
                 memory_bytes=setup.memory_bytes,
+                cluster=spread.where,
                 progress=progress,
                 stop=stop,
             )

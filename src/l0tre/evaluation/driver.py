@@ -43,7 +43,7 @@ def drive(
         recorder: Told of every step before its snapshot is given out.
         time_budget: Seconds for this call; ``None`` for no limit. This process makes one step at least, hired workers
             may make none. A later step that has lasted for some time is then left between two of its batches.
-        stop: ShouldStop in every step, before each of its batches; once it says yes, that step is the last one.
+        stop: Asked in every step, before each of its batches; once it says yes, that step is the last one.
         on_evidence: Told of every certified level, before it is recorded.
         tell: Takes sentences for the user, such as what a long level will cost; default a warning in the log.
         make_executor: Makes the workers; default this process.

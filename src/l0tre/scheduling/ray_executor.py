@@ -56,7 +56,7 @@ class RayExecutor:
             cluster: How many workers, and what each gets.
             make: Makes what they do units with.
             shipped: What it is made from; kept once on every machine.
-            ending: ShouldStop while waiting.
+            ending: Whether to stop, asked while waiting.
         """
         self.ray = ray
         self.ending = ending
