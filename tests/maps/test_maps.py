@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import l0tre
-from l0tre.api.saliency import Drawing, begin_map
+from l0tre.api.drawings import Drawing, begin_map
 from l0tre.errors import ConfigError, ModelError, StoreError
 from l0tre.maps import forecast
 from l0tre.maps.files import read_map

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import l0tre
-from l0tre.errors import ConfigError, StoreError
+from l0tre.errors import ConfigError, ModelError, StoreError
 from l0tre.scheduling.session import session
 from l0tre.store import open_run
 from l0tre.tuning import Tuning
@@ -104,6 +104,22 @@ def test_attacks_are_those_of_one_process(*, targeted: bool) -> None:
     assert int(alone.found.sum()) > 0
     blocks = network.classes if targeted else 2
     assert told == [f"{done} of {blocks} blocks" for done in range(1, blocks + 1)]
+
+
+def test_maps_are_those_of_one_process() -> None:
+    network, images = _network()
+    alone = l0tre.saliency(network, images[:3], [0, 1, 0], signed=True)
+    assert torch.equal(l0tre.saliency(network, images[:3], [0, 1, 0], signed=True, cluster=TWO), alone)
+    assert not torch.equal(alone[0], alone[1])
+
+
+def test_maps_that_cannot_be_drawn_are_named() -> None:
+    images = torch.rand(2, 4)
+    images[1, 3] = 0.5
+    module = _Poisoned(os.getpid(), dies=False)
+    mask = torch.tensor([True, True, True, False])  # the mark stays
+    with pytest.raises(ModelError, match=r"1 of 2 maps could not be drawn: map 2: .*no such value"):
+        l0tre.saliency(module, images, domain=l0tre.make_domain((4,), mask=mask), cluster=TWO)
 
 
 def test_a_run_outlives_its_workers_and_its_driver(tmp_path: Path) -> None:

@@ -1,135 +1,29 @@
 """Saliency maps for users: how far each pixel alone can move a score or a neuron."""
 
-import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from l0tre.api.inputs import Image, Images, fitting_threads, load_inputs, load_one
-from l0tre.data import Dataset
-from l0tre.domain import Domain, make_domain
+from l0tre.api.clusters import ClusterChoice, shared_session
+from l0tre.api.drawings import begin_map
+from l0tre.api.inputs import Image, Images, load_inputs, load_one
+from l0tre.api.spread_maps import draw_all
+from l0tre.domain import Domain
 from l0tre.errors import ConfigError
-from l0tre.grid import GridKind, make_grid
-from l0tre.maps.draw import draw
-from l0tre.maps.files import read_state, write_map
-from l0tre.maps.observed import Observed, observe_class, observe_neuron
-from l0tre.maps.perturber import Perturber
+from l0tre.grid import GridKind
 from l0tre.maps.saliency_map import SaliencyMap
-from l0tre.maps.work import MapState, Step, empty_state, finished
-from l0tre.memory import default_budget
+from l0tre.maps.work import Step
 from l0tre.model.network import Network
 from l0tre.model.sources import Source
-from l0tre.threads import using_threads, with_threads
+from l0tre.threads import using_threads
 
-__all__ = ["Drawing", "begin_map", "saliency", "saliency_map"]
+__all__ = ["saliency", "saliency_map"]
 
 Told = Callable[[Step], None]
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """A map in the making.
-
-    Attributes:
-        perturber: Changes pixels and looks at the number.
-        image: float32 ``input_shape``, on the CPU.
-        state: What is known so far.
-        about: What the map is of, for its file.
-        threads: That small work is best done with, on the CPU.
-    """
-
-    perturber: Perturber
-    image: Tensor
-    state: MapState
-    about: dict[str, Any]
-    threads: int
-
-    def steps(self, **choices: Any) -> Iterator[Step]:
-        """Go on; for the arguments see :func:`l0tre.maps.draw.draw`."""
-        return with_threads(draw(self.perturber, self.state, **choices), self.threads)
-
-    def now(self) -> SaliencyMap:
-        """The map as it is known now."""
-        return finished(self.perturber, self.state)
-
-    def write(self, path: Path) -> Path:
-        """Write what is known now to an ``.npz`` file, from which ``resume`` can go on."""
-        return write_map(path, self.now(), self.state, self.image, self.about)
-
-
-def begin_map(
-    network: Network,
-    image: Tensor,
-    *,
-    target: int | None = None,
-    neuron: str | None = None,
-    classes: Sequence[str] = (),
-    epsilon: float | None = None,
-    grid: GridKind = "uniform",
-    domain: Domain | None = None,
-    memory_bytes: int = 0,
-    halves: bool = True,
-    resume: Path | None = None,
-) -> Drawing:
-    """Get ready to draw a map of one image.
-
-    Args:
-        network: A loaded network.
-        image: float32 ``input_shape``.
-        target: See :func:`saliency`.
-        neuron: See :func:`saliency`.
-        classes: Their names, for words; default those of the network.
-        epsilon: See :func:`saliency`.
-        grid: See :func:`saliency`.
-        domain: See :func:`saliency`.
-        memory_bytes: See :func:`saliency`.
-        halves: See :func:`saliency`.
-        resume: A file that :meth:`Drawing.write` wrote, to go on with.
-
-    Returns:
-        What is needed to go on, with nothing measured yet unless it resumes.
-
-    Raises:
-        L0treError: If anything given cannot be used.
-    """
-    if target is not None and neuron is not None:
-        raise ConfigError("a map is of a class's score (`target`) or of a neuron (`neuron`): give one of them")
-    observed = _observe(network, image, target, neuron, classes)
-    where = domain or make_domain(network.input_shape)
-    where.check(image[None], (0,))
-    values = make_grid(where, epsilon or 0.25, grid, "corners" if epsilon is None else "grid")
-    perturber = Perturber(observed, where, values, image, memory_bytes or default_budget(network.device), halves=halves)
-    about = {
-        "network": network.fingerprint,
-        "target": observed.words,
-        "pixels": _digest(image),
-        "grid": _digest(where.members, where.low, where.high, values),
-    }
-    state = empty_state(where.groups, values.shape[1])
-    if resume is not None:
-        state = read_state(resume, where.groups, values.shape[1], about)
-    return Drawing(perturber, image.cpu(), state, {**about, "name": network.name}, fitting_threads(network))
-
-
-def _observe(
-    network: Network, image: Tensor, target: int | None, neuron: str | None, classes: Sequence[str]
-) -> Observed:
-    if neuron is not None:
-        return observe_neuron(network, neuron)
-    wanted = int(network.scores(image[None]).argmax()) if target is None else target
-    return observe_class(network, wanted, classes)
-
-
-def _digest(*tensors: Tensor) -> str:
-    found = hashlib.sha256()
-    for tensor in tensors:
-        found.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return found.hexdigest()
+TOGETHER = 64  # maps that a cluster is given at a time: what is known of each takes memory here
 
 
 def saliency_map(
@@ -216,6 +110,7 @@ def saliency(
     time_budget: float | None = None,
     memory_bytes: int = 0,
     device: str = "auto",
+    cluster: ClusterChoice = None,
 ) -> Tensor:
     """How far each pixel alone can lower a score: the paper's ``S(x, 1)`` as an attribution.
 
@@ -242,6 +137,7 @@ def saliency(
         time_budget: Seconds for each image.
         memory_bytes: As for :func:`l0tre.evaluate`.
         device: As for :func:`l0tre.evaluate`.
+        cluster: As for :func:`l0tre.evaluate`: each worker draws whole maps.
 
     Returns:
         float32, in the shape of ``images`` and on their device; all values of a pixel have the pixel's number.
@@ -252,35 +148,33 @@ def saliency(
     batch, alone = _as_batch(network, images)
     net, data = load_inputs(network, batch, None, device, domain)
     targets = _targets(target, len(data.images))
-    found = torch.stack(
-        [
-            saliency_map(
-                net,
-                _one(data, place),
-                targets[place],
-                neuron=neuron,
-                signed=signed,
-                coarse=coarse,
-                strongest=strongest,
-                epsilon=epsilon,
-                grid=grid,
-                domain=domain,
-                halves=halves,
-                seed=seed,
-                time_budget=time_budget,
-                memory_bytes=memory_bytes,
-            ).attribution(signed=signed)
-            for place in range(len(data.images))
-        ]
-    )
+    maps, size = list[Tensor](), 1 if cluster is None else TOGETHER
+    with shared_session(cluster):
+        for some in range(0, len(targets), size):
+            drawings = [
+                begin_map(
+                    net,
+                    data.images[place],
+                    target=targets[place],
+                    neuron=neuron,
+                    epsilon=epsilon,
+                    grid=grid,
+                    domain=domain,
+                    memory_bytes=memory_bytes,
+                    halves=halves,
+                )
+                for place in range(some, min(some + size, len(targets)))
+            ]
+            steps = draw_all(
+                drawings, cluster, coarse=coarse, strongest=strongest, both=signed, seed=seed, time_budget=time_budget
+            )
+            deque(steps, maxlen=0)
+            maps += [drawing.now().attribution(signed=signed) for drawing in drawings]
+    found = torch.stack(maps)
     found = found[0] if alone else found
     if isinstance(images, Tensor | np.ndarray):
         found = found.reshape(tuple(images.shape))
     return found.to(images.device) if isinstance(images, Tensor) else found
-
-
-def _one(data: Dataset, place: int) -> Tensor:
-    return data.images[place][None]
 
 
 def _as_batch(network: Source, images: Images) -> tuple[Images, bool]:

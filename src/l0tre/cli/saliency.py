@@ -4,10 +4,10 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from l0tre.cli import options as opt
 from l0tre.cli.root import app
@@ -15,12 +15,13 @@ from l0tre.cli.terminal import literal, say, screen
 from l0tre.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from torch import Tensor
 
-    from l0tre.api.saliency import Drawing
+    from l0tre.api.drawings import Drawing
     from l0tre.cli.setup import Setup
+    from l0tre.maps.work import Step
 
 __all__ = ["saliency"]
 
@@ -105,13 +106,15 @@ def saliency(
     report: opt.ReportOption = None,
     *,
     choices: opt.Choices,
+    spread: opt.Spread,
     output: opt.Output,
 ) -> None:
     """How far can each pixel alone lower the score? Over all colours it can take; a picture and the arrays.
 
     Ctrl-C keeps the map so far. Example: l0tre saliency sdnn mnist5k --resize --out map.png
     """
-    from l0tre.api.saliency import begin_map
+    from l0tre.api.drawings import begin_map
+    from l0tre.api.spread_maps import draw_all
     from l0tre.cli.pages import check_page, write_page
     from l0tre.cli.render_saliency import map_dict, show_layers, show_map
     from l0tre.cli.setup import parse_class, prepare
@@ -136,66 +139,86 @@ def saliency(
     cannot = cannot_draw()
     if cannot and not output.silent:
         say(f"no picture, only arrays: {cannot}", err=True)
-    facts, panels, stopped = [], [], False
+    facts, panels = dict[int, dict[str, Any]](), dict[int, Panel]()
     every: Sequence[str | None] = neuron or (None,)
     wanted = [(model, each) for model in models for each in every]
+    titles = [model if len(models) > 1 or each is None else each for model, each in wanted]
+    files = [_beside(out, number, len(wanted)) for number in range(len(wanted))]
+    where = spread.where
     with stop_on_signal() as stop:
         setups = {model: prepare(model, data, choices) for model in models}
         if list_layers:
             for setup in setups.values():
                 show_layers(layers(setup.network), setup.network.name, screen(), as_json=output.as_json)
             return
-        low, high = 0.0, 1.0
-        for number, (model, each) in enumerate(wanted):
+        pictures, drawings = [], []
+        for (model, each), file in zip(wanted, files, strict=True):
             setup = setups[model]
             one = select(setup.data, indices=[index])
             known = _class_names(names) or setup.data.names.classes or setup.network.names.classes
             named = one.names if not known else type(one.names)(one.names.inputs, one.names.features, known)
-            drawing = begin_map(
-                setup.network,
-                one.images[0],
-                target=None if target is None else parse_class(target, setup.network.classes, named, "--target"),
-                neuron=each,
-                classes=known,
-                epsilon=epsilon,
-                domain=setup.domain,
-                memory_bytes=setup.memory_bytes,
-                halves=not float32,
-                resume=_beside(out, number, len(wanted)) if resume else None,
+            pictures.append(one)
+            drawings.append(
+                begin_map(
+                    setup.network,
+                    one.images[0],
+                    target=None if target is None else parse_class(target, setup.network.classes, named, "--target"),
+                    neuron=each,
+                    classes=known,
+                    epsilon=epsilon,
+                    domain=setup.domain,
+                    memory_bytes=setup.memory_bytes,
+                    halves=not float32,
+                    resume=file if resume else None,
+                )
             )
-            file = _beside(out, number, len(wanted))
-            title = model if len(models) > 1 or each is None else each
-            _draw(drawing, file, title, stop, output, coarse, strongest, signed, seed, time_budget)
+        steps = draw_all(
+            drawings,
+            where,
+            coarse=coarse,
+            strongest=strongest,
+            both=signed,
+            seed=seed,
+            time_budget=time_budget,
+            stop=stop,
+        )
+        for number in _drawn(drawings, steps, files, titles, output):
+            (model, _), setup, one = wanted[number], setups[wanted[number][0]], pictures[number]
+            drawing = drawings[number]
             found = drawing.now()
             together = interacting_pairs(drawing.perturber, drawing.state, PAIRED) if pairs and not stop() else None
             changed = _adversarial(setup, one.images, stop) if attack and not stop() else None
-            panels.append(Panel(_title(model, one.names.inputs, index), one.images[0], found, changed))
-            facts.append(map_dict(found, model, file, together))
-            low, high = float(setup.domain.low.min()), float(setup.domain.high.max())
+            panels[number] = Panel(_title(model, one.names.inputs, index), one.images[0], found, changed)
+            facts[number] = map_dict(found, model, files[number], together)
             if not output.silent:
-                show_map(found, title, together, screen(), SHOWN)
-            stopped = stop()
-            if stopped:
-                break
+                show_map(found, titles[number], together, screen(), SHOWN)
+        stopped = stop()
+        shown = [panels[number] for number in sorted(panels)]
+        low = min(float(setup.domain.low.min()) for setup in setups.values())
+        high = max(float(setup.domain.high.max()) for setup in setups.values())
         if not cannot:
-            draw_maps(out, panels, signed=signed, low=low, high=high)
-    if report is not None and panels:
+            draw_maps(out, shown, signed=signed, low=low, high=high)
+    if report is not None and shown:
         from l0tre.report.maps import saliency_page
 
         page = saliency_page(
-            [panel.found for panel in panels],
-            [panel.image for panel in panels],
-            titles=[panel.title for panel in panels],
-            indices=[index] * len(panels),
+            [panel.found for panel in shown],
+            [panel.image for panel in shown],
+            titles=[panel.title for panel in shown],
+            indices=[index] * len(shown),
             low=low,
             high=high,
         )
         write_page(report, lambda: page, silent=output.silent)
     if output.as_json:
-        say(json.dumps({"picture": None if cannot else str(out), "maps": facts}, indent=1))
+        say(
+            json.dumps(
+                {"picture": None if cannot else str(out), "maps": [facts[number] for number in sorted(facts)]}, indent=1
+            )
+        )
     elif not output.quiet:
-        files = ", ".join(str(fact["arrays"]) for fact in facts)
-        say(f"written: {files}" if cannot else f"written: {out}, {files}")
+        arrays = ", ".join(str(facts[number]["arrays"]) for number in sorted(facts))
+        say(f"written: {arrays}" if cannot else f"written: {out}, {arrays}")
         if stopped:
             say("stopped: the same command with --resume goes on")
     if stopped:
@@ -220,19 +243,14 @@ def _class_names(file: Path | None) -> tuple[str, ...]:
         raise ConfigError(f"--names {file} cannot be read ({error}): give a text file with one name a line") from error
 
 
-def _draw(
-    drawing: "Drawing",
-    file: Path,
-    title: str,
-    stop: "Callable[[], bool]",
+def _drawn(
+    drawings: "Sequence[Drawing]",
+    steps: "Iterator[tuple[int, Step]]",
+    files: Sequence[Path],
+    titles: Sequence[str],
     output: opt.Output,
-    coarse: bool,
-    strongest: int,
-    signed: bool,
-    seed: int,
-    time_budget: float | None,
-) -> None:
-    """Draw one map with a progress bar, and write what is known now and then."""
+) -> "Iterator[int]":
+    """Draw maps with a progress bar each, write what is known now and then; yields those that are drawn."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -241,19 +259,22 @@ def _draw(
         TextColumn("ETA"),
         TimeRemainingColumn(),
     )
-    console, saved = screen(stderr=True), time.monotonic()
+    console, saved = screen(stderr=True), dict[int, float]()
+    bars: dict[int, TaskID] = {}
     with Progress(*columns, console=console, transient=True, disable=output.silent or not console.is_terminal) as bar:
-        task = bar.add_task(literal(title), total=len(drawing.state.measured))
-        steps = drawing.steps(
-            coarse=coarse, strongest=strongest, both=signed, seed=seed, time_budget=time_budget, stop=stop
-        )
-        for step in steps:
+        for number, step in steps:
+            if number not in bars:
+                bars[number] = bar.add_task(literal(titles[number]), total=step.total)
+                saved[number] = time.monotonic()
             stage = {"strongest": "looking for the strongest", "rest": "all others"}.get(step.stage, "done")
-            bar.update(task, completed=step.done, description=f"{literal(title)}: {stage}")
-            if time.monotonic() - saved > SAVE_SECONDS:
-                drawing.write(file)
-                saved = time.monotonic()
-    drawing.write(file)
+            bar.update(bars[number], completed=step.done, description=f"{literal(titles[number])}: {stage}")
+            done = step.stage == "done"
+            if done or time.monotonic() - saved[number] > SAVE_SECONDS:
+                drawings[number].write(files[number])
+                saved[number] = time.monotonic()
+            if done:
+                bar.remove_task(bars[number])
+                yield number
 
 
 def _adversarial(setup: "Setup", images: "Tensor", stop: "Callable[[], bool]") -> "tuple[Tensor, str] | None":

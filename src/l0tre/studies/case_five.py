@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from l0tre.api.attack import attack_details
+from l0tre.api.drawings import begin_map
 from l0tre.api.load import load
-from l0tre.api.saliency import begin_map
 from l0tre.data import Dataset, load_data, select
 from l0tre.domain import make_domain
 from l0tre.errors import ConfigError
