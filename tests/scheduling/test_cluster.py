@@ -119,7 +119,7 @@ def test_maps_that_cannot_be_drawn_are_named() -> None:
     module = _Poisoned(os.getpid(), dies=False)
     mask = torch.tensor([True, True, True, False])  # the mark stays
     with pytest.raises(ModelError, match=r"1 of 2 maps could not be drawn: map 2: .*no such value"):
-        l0tre.saliency(module, images, domain=l0tre.make_domain((4,), mask=mask), cluster=TWO)
+        l0tre.saliency(module.forward, images, domain=l0tre.make_domain((4,), mask=mask), cluster=TWO)
 
 
 def test_a_run_outlives_its_workers_and_its_driver(tmp_path: Path) -> None:
