@@ -1,4 +1,4 @@
-"""Certified proofs: seconds and nodes an image, ``python -m benchmarks.certify MODEL DATA --radius 3``.
+"""Certified proofs: seconds (by the clock, and of the CPU) and nodes an image, ``python -m benchmarks.certify MODEL DATA --radius 3``.
 
 With ``--against`` every image is proved a second time, for the ratio of both in one run: ``plain`` without charging
 gaps to pixels, ``cells`` without clusters of pixels, ``heritage`` without handing ranges of neurons on to the parts of
@@ -46,24 +46,28 @@ def main() -> None:
     data = l0tre.load_data(options.data, input_shape=network.input_shape, resize=options.resize)
     right = _right(network, data, options.images)
     ways = ("ours", options.against) if options.against else ("ours",)
-    totals = dict.fromkeys(ways, 0.0)
+    totals, busy = dict.fromkeys(ways, 0.0), dict.fromkeys(ways, 0.0)
     decided = dict.fromkeys(ways, 0)
     _verify(network, select(data, indices=right[:1]), 1, 5.0, int(options.memory))  # warm up
     for index in right:
         cells = [f"image {index:4}"]
         for way in ways:
+            started = time.process_time()
             with patch(*WITHOUT[way]) if way in WITHOUT else nullcontext():
                 verdict, seconds = _verify(
                     network, select(data, indices=[index]), options.radius, options.limit, int(options.memory)
                 )
             totals[way] += seconds
+            cpu = time.process_time() - started
+            busy[way] += cpu
             decided[way] += verdict.answer != "unknown"
             rate = verdict.queries / seconds
-            words = f"{verdict.answer:7} {seconds:8.2f} s {verdict.queries:10,} nodes and queries {rate:9,.0f}/s"
+            words = f"{verdict.answer:7} {seconds:8.2f} s ({cpu:.2f} CPU) {verdict.queries:10,} nodes and queries {rate:9,.0f}/s"
             cells.append(f"{way}: {words}")
         print("  ".join(cells), flush=True)
     for way in ways:
-        print(f"{way}: {decided[way]} of {len(right)} decided, {totals[way] / len(right):.2f} s an image")
+        means = f"{totals[way] / len(right):.2f} s an image, {busy[way] / len(right):.2f} s of the CPU"
+        print(f"{way}: {decided[way]} of {len(right)} decided, {means}")
     if options.against:
         print(f"{options.against} / ours: {totals[options.against] / totals['ours']:.1f} times the seconds")
     if network.device.type == "cuda":
