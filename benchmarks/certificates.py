@@ -2,17 +2,19 @@
 
 It needs torch and NumPy only, and MNIST as a file. ``case-1`` stands for sdnn:3:200 and dnn-0:2:200, ``case-4`` for
 dnn-1 to dnn-5 at t = 2, 100 images each; those that are not trained are trained with --train (package safetensors). The
-file of results is written after each network, and those that are in it are left out when the command is given again.
+file of results is written every few images, and the command goes on there when it is given again.
 
 Example: python -m benchmarks.certificates case-1 case-4 --data-dir DATA --train --out certificates.json
 """
 
 import argparse
 import json
+import math
 import resource
 import statistics
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -73,62 +75,65 @@ def inputs(network: Network, limit: int, data_dir: Path | None) -> Dataset:
 
 
 def prove(network: Network, data: Dataset, t: int, out: Path, *, certificates: bool, seconds: float) -> dict[str, Any]:
-    """One run; its seconds and bounds."""
+    """One run: what it took, and its lower bounds."""
     began, work = time.perf_counter(), time.process_time()
     result = l0tre.evaluate(
         network, data, max_t=t, attack_queries=0, out=out, certificates=certificates, time_budget=seconds
     )
     return {
-        "seconds": round(time.perf_counter() - began, 3),
-        "processor seconds": round(time.process_time() - work, 3),
-        "finished": result.finished,
-        "lower": result.lower,
-        "radii": [sum(image.lower == radius for image in result) for radius in range(t + 1)],
+        "seconds": time.perf_counter() - began,
+        "processor": time.process_time() - work,
+        "unfinished": 0 if result.finished else len(data.images),
+        "lower": [image.lower for image in result],
     }
 
 
-def measure(network: Network, name: str, t: int, limit: int, data_dir: Path | None, seconds: float) -> dict[str, Any]:
-    """All figures of one network."""
-    data = inputs(network, limit, data_dir)
+def measure(network: Network, data: Dataset, t: int, seconds: float) -> dict[str, Any]:
+    """Prove some images without and with certificates, and check these; numbers and lists that can be joined."""
     with tempfile.TemporaryDirectory() as folder:
-        warm = inputs(network, 2, data_dir)
-        prove(network, warm, 1, Path(folder) / "warm", certificates=True, seconds=seconds)
         plain = prove(network, data, t, Path(folder) / "plain", certificates=False, seconds=seconds)
         kept = prove(network, data, t, Path(folder) / "kept", certificates=True, seconds=seconds)
         files = sorted((Path(folder) / "kept" / "certificates").glob("*"))
-        sizes = {
-            radius: [f.stat().st_size for f in files if f.stem.endswith(f"t{radius}")] for radius in range(1, t + 1)
-        }
         work = time.process_time()
         found = l0tre.check_run(Path(folder) / "kept", network, time_budget=4 * seconds)
         work = time.process_time() - work
-    slowest = max(found.images, key=lambda image: image.seconds)
+        return {
+            "images": len(data.images),
+            "proving": {"plain": plain, "kept": kept},
+            "files": [[int(file.stem.rpartition("t")[2]), file.stat().st_size] for file in files],
+            "checked": [[image.index, image.lower, image.seconds] for image in found.images],
+            "refused": [[image.index, image.lower, image.reason] for image in found.refused],
+            "missing": len(found.missing),
+            "left": found.left,
+            "checking": {"seconds": found.seconds, "processor": work},
+            "parts": sum(image.parts for image in found.images),
+            "splits": sum(image.splits for image in found.images),
+        }
+
+
+def joined(first: Any, second: Any) -> Any:
+    """Two results of :func:`measure` as one."""
+    if isinstance(first, dict):
+        return {key: joined(first[key], second[key]) for key in first}
+    return first + second
+
+
+def summary(sums: Mapping[str, Any]) -> dict[str, Any]:
+    """What a table shows of joined results."""
+    plain, kept = sums["proving"]["plain"], sums["proving"]["kept"]
+    seconds = [spent for _, lower, spent in sums["checked"] if lower]
+    sizes: dict[int, list[int]] = {}
+    for radius, size in sums["files"]:
+        sizes.setdefault(radius, []).append(size)
     return {
-        "network": Path(name).stem if Path(name).is_file() else name,
-        "t": t,
-        "images": len(data.images),
-        "device": torch.cuda.get_device_name() if network.device.type == "cuda" else "cpu",
-        "threads": torch.get_num_threads(),
-        "proving": plain,
-        "proving with certificates": kept,
-        "files": {radius: len(some) for radius, some in sizes.items()},
-        "largest file": {radius: max(some, default=0) for radius, some in sizes.items()},
-        "mean file": {radius: round(statistics.mean(some or [0])) for radius, some in sizes.items()},
-        "checked": len(found.images),
-        "lower bounds checked": sum(image.lower > 0 and not image.missing for image in found.images),
-        "refused": [(image.index, image.lower, image.reason) for image in found.refused],
-        "missing": len(found.missing),
-        "left": found.left,
-        "checking": round(found.seconds, 3),
-        "checking, processor seconds": round(work, 3),
-        "parts": sum(image.parts for image in found.images),
-        "splits": sum(image.splits for image in found.images),
-        "by radius": {
-            radius: round(statistics.mean([i.seconds for i in found.images if i.lower == radius] or [0.0]), 3)
-            for radius in range(t + 1)
-        },
-        "slowest": [slowest.index, slowest.lower, round(slowest.seconds, 3)],
-        "largest memory of the process": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "lower bounds": {radius: kept["lower"].count(radius) for radius in sorted({*kept["lower"]})},
+        "lower bounds checked": len(seconds) - sums["missing"] - len(sums["refused"]),
+        "same bounds without": plain["lower"] == kept["lower"],
+        "writing, share of proving": round(kept["processor"] / plain["processor"] - 1, 3),
+        "checking over proving": round(sums["checking"]["processor"] / plain["processor"], 2),
+        "largest file": {radius: max(some) for radius, some in sizes.items()},
+        "mean file": {radius: round(statistics.mean(some)) for radius, some in sizes.items()},
+        "slowest check": round(max(seconds, default=0.0), 3),
     }
 
 
@@ -142,17 +147,32 @@ def main() -> None:
     parser.add_argument("--std", type=float, help="likewise")
     parser.add_argument("--train", action="store_true", help="train networks that are not trained")
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--together", type=int, default=10, help="images of a run; results are written after each")
+    parser.add_argument("--time-budget", type=float, default=math.inf, help="after which no further run is begun")
     options = parser.parse_args()
-    results = json.loads(options.out.read_text(encoding="utf-8")) if options.out.exists() else []
-    known = {(row["network"], row["t"], row["images"]) for row in results}
+    rows = json.loads(options.out.read_text(encoding="utf-8")) if options.out.exists() else {}
+    began = time.monotonic()
     for case in [one for name in options.cases for one in CASES.get(name, (name,))]:
-        name, t, limit = case.split(":")
-        if (Path(name).stem if Path(name).is_file() else name, int(t), int(limit)) in known:
-            continue
+        name, t, limit = case.rsplit(":", 2)
         network = network_of(name, options.mean, options.std, train=options.train, data_dir=options.data_dir)
-        results.append(measure(network, name, int(t), int(limit), options.data_dir, options.seconds))
-        print(json.dumps(results[-1]), flush=True)
-        options.out.write_text(json.dumps(results, indent=1), encoding="utf-8")
+        data = inputs(network, int(limit), options.data_dir)
+        row = rows.setdefault(f"{Path(name).stem}:{t}", {"sums": None})
+        row["device"] = torch.cuda.get_device_name() if network.device.type == "cuda" else "cpu"
+        row["threads"] = torch.get_num_threads()
+        with tempfile.TemporaryDirectory() as folder:  # what is made when it is needed first
+            warm = select(data, indices=[0])
+            prove(network, warm, 1, Path(folder) / "warm", certificates=True, seconds=options.seconds)
+            l0tre.check_run(Path(folder) / "warm", network)
+        while (done := row["sums"]["images"] if row["sums"] else 0) < len(data.images):
+            if time.monotonic() - began > options.time_budget:
+                break
+            some = select(data, indices=list(range(done, min(done + options.together, len(data.images)))))
+            found = measure(network, some, int(t), options.seconds)
+            row["sums"] = joined(row["sums"], found) if row["sums"] else found
+            row["summary"] = summary(row["sums"])
+            row["largest memory of the process"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+            print(case, row["sums"]["images"], json.dumps(row["summary"]), flush=True)
+            options.out.write_text(json.dumps(rows, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from l0tre.certify.checker.witness import check_witness
 from l0tre.errors import CertificateError, ConfigError
 from l0tre.evaluation.results import ImageBounds
 from l0tre.files import write_whole
+from l0tre.halting import Halted
 from l0tre.memory import default_budget
 from l0tre.model.network import Network
 from l0tre.model.sources import Source
@@ -119,7 +120,8 @@ def check_run(
         memory_bytes: Bytes that one step may take, approximately; 0 for a share of what is free.
         time_budget: Seconds after which no further image is begun; ``None`` for no limit.
         trust_run: Import the Python code that the run names, as for :func:`l0tre.resume`.
-        stop: Asked before every image; a yes ends the check.
+        stop: Asked before every image and after every step of a proof; a yes ends the check, and the image in hand
+            counts as left.
         progress: Called with the images done, the images in all, and what is done now.
 
     Returns:
@@ -141,31 +143,42 @@ def check_run(
         images = [images[place] for place in sorted(chosen)]
     if net.exact is not None:  # once for all images
         compare_graph(net, inputs.images, inputs.domain.to(torch.device("cpu")))
-    known = {} if again else dict(read_checked(folder))
-    before = [image for image in images if not again and image.checked]
-    todo = [image for image in images if image not in before]
+    known = dict(read_checked(folder))
+    todo = [image for image in images if again or not image.checked]
+    before = len(images) - len(todo)
     done: list[ImageCheck] = []
     witnesses = 0
     for image in todo:
         over = time_budget is not None and time.monotonic() - began >= time_budget
         if stop() or (over and done):
             break
-        if progress is not None:
-            progress(len(before) + len(done), len(images), f"image {image.index}, {image.lower} changed")
-        found = _check_image(folder, net, inputs, image, memory_bytes)
+        what = f"image {image.index}, {image.lower} changed"
+
+        def step(share: float, what: str = what) -> None:
+            if stop():
+                raise Halted
+            if progress is not None:
+                progress(before + len(done), len(images), f"{what}, {share:.0%}" if share else what)
+
+        try:
+            found = _check_image(folder, net, inputs, image, memory_bytes, step)
+        except Halted:
+            break
         witnesses += image.witness is not None
         done.append(found)
-        if found.reason:
+        if found.reason or found.missing:
             known.pop(str(image.index), None)
-        elif not found.missing:
+        else:
             known[str(image.index)] = _entry(image, net)
         _remember(folder, known)
-    left = len(todo) - len(done)
-    return RunCheck(tuple(done), len(before), left, witnesses, time.monotonic() - began)
+    return RunCheck(tuple(done), before, len(todo) - len(done), witnesses, time.monotonic() - began)
 
 
-def _check_image(folder: Path, network: Network, inputs: Inputs, image: ImageBounds, memory: int) -> ImageCheck:
+def _check_image(
+    folder: Path, network: Network, inputs: Inputs, image: ImageBounds, memory: int, step: Callable[[float], None]
+) -> ImageCheck:
     began = time.monotonic()
+    step(0.0)
     original = inputs.images[inputs.indices.index(image.index)]
     domain = inputs.domain.to(torch.device("cpu"))
     path = certificate_path(folder, image.index, image.lower)
@@ -190,6 +203,7 @@ def _check_image(folder: Path, network: Network, inputs: Inputs, image: ImageBou
                 device=network.device,
                 memory=memory or default_budget(network.device),
                 compare=False,
+                progress=lambda done, total: step(done / total),
             )
             parts, splits = result.nodes, result.splits
     except CertificateError as error:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from statistics import fmean, median
 
 from rich.console import Console
@@ -233,12 +234,14 @@ def show_check(result: CheckResult, unit: str, index: int, console: Console) -> 
     console.print(f"{result.seconds:.2f} s")
 
 
-def show_run_check(result: RunCheck, unit: str, console: Console) -> None:
+def show_run_check(result: RunCheck, folder: Path, unit: str, console: Console) -> None:
     """Print what checking a run found."""
-    valid = not result.refused and not result.missing
-    if not result.images and not result.before:
-        valid = False
-    console.print("[bold green]valid[/bold green]" if valid else "[bold red]not valid[/bold red]")
+    if not result.valid:
+        console.print("[bold red]not valid[/bold red]")
+    elif not result.images and not result.before:
+        console.print("nothing was checked" if result.left else "nothing to check: the run has no bounds")
+    else:
+        console.print(f"[bold green]valid[/bold green]{' so far' if result.left else ''}")
     bounds = [image for image in result.images if image.lower and not image.reason and not image.missing]
     parts = sum(image.parts for image in bounds)
     console.print(
@@ -255,6 +258,8 @@ def show_run_check(result: RunCheck, unit: str, console: Console) -> None:
         console.print(f"checked before: {result.before} (--again checks them too)")
     if result.left:
         console.print(f"not checked yet: {result.left}; the same command goes on")
+    if result.images:
+        console.print(f"in the run's files: l0tre report {literal(str(folder))}", soft_wrap=True)
     console.print(f"{result.seconds:.2f} s")
 
 

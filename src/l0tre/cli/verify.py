@@ -185,10 +185,16 @@ def check(
     """
     from l0tre.api.check import check as check_proof
     from l0tre.api.instances import export_vnnlib
+    from l0tre.certify.checker.certificate import read_certificate
     from l0tre.cli.render import show_check
     from l0tre.cli.setup import prepare
     from l0tre.data import select
 
+    if not certificate.exists():
+        raise ConfigError(
+            f"there is no certificate or run {certificate}: l0tre verify --certificate writes one, and so does l0tre "
+            "evaluate --certificates --out RUN"
+        )
     if certificate.is_dir():
         if data is not None or index is not None:
             raise ConfigError(
@@ -200,7 +206,7 @@ def check(
         return
     if model is None or data is None:
         raise ConfigError("a certificate is checked for a model and an image: l0tre check one.l0cert MODEL DATA")
-    proof = _read(certificate)
+    proof = read_certificate(certificate)
     place = index if index is not None else _index(proof)
     setup = prepare(model, data, choices)
     image = select(setup.data, indices=[place])
@@ -278,7 +284,7 @@ def _check_run(
     elif output.quiet:
         say("valid" if result.valid else "not valid")
     else:
-        show_run_check(result, unit, screen())
+        show_run_check(result, folder, unit, screen())
     if not result.valid:
         raise typer.Exit(1)
 
@@ -292,15 +298,6 @@ def _share(text: str) -> float:
     if not 0 < share <= 1:
         raise ConfigError(f"--sample {text} is no share: give 5% or 0.05")
     return share
-
-
-def _read(certificate: Path) -> "AnyCertificate":
-    """A certificate, or an error that is no answer about a proof."""
-    from l0tre.certify.checker.certificate import read_certificate
-
-    if not certificate.is_file():
-        raise ConfigError(f"there is no certificate {certificate}: write one with l0tre verify --certificate")
-    return read_certificate(certificate)
 
 
 def _index(proof: "AnyCertificate") -> int:
