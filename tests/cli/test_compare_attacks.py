@@ -56,6 +56,16 @@ def test_the_files_hold_adversarial_inputs_that_onnxruntime_agrees_with(files: F
                 assert lines[name, index]["pixels"] == (str(changed) if found else "")
 
 
+def test_the_page_has_every_budget(files: Files, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    words = ("--limit", "2", "--peers", "sparse-rs", "--budget", "60,200", "--report", page)
+    assert l0tre("compare-attacks", files.model, files.data, *words).code == 0
+    text = page.read_text(encoding="utf-8")
+    assert "## Changes against passes" in text
+    assert "A budget of 200 passes" in text
+    assert "may change" in text
+
+
 def test_json_is_all_that_is_printed(files: Files) -> None:
     out, err = run(files, "--limit", "2", "--json")
     result = json.loads(out)

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,10 @@ from tests.report.making import HOSTILE, made_run
 ROW = "table.images tbody tr"
 
 
-def opened(tab: Page, run: Run, folder: Path) -> Page:
+def opened(tab: Page, run: Run, folder: Path, wanted: str = ROW) -> Page:
     """The page of a run, from disk."""
     tab.goto(save_page(evaluation_page(run), folder / "report.html").as_uri())
-    expect(tab.locator(ROW).first).to_be_visible()
+    expect(tab.locator(wanted).first).to_be_visible()
     return tab
 
 
@@ -77,7 +78,7 @@ def test_a_row_opens_its_image(tab: Page, tmp_path: Path) -> None:
     changed = view.locator("section", has_text="Changed values").locator("tbody tr").first.locator("td")
     assert changed.all_inner_texts() == [str(position // 5), str(position % 5), f"{before:.6g}", "→", f"{value:.6g}"]
     scores = view.locator("section", has_text="Scores").last.locator("tbody tr").first.locator("td")
-    assert scores.all_inner_texts() == ["zero", "2", "1", "-1"]
+    assert scores.all_inner_texts() == ["zero", "2.000", "1.000", "-1.000"]
     # The changed picture differs from the original in the changed pixels only.
     pixels = [tab.evaluate(PIXELS, number) for number in (0, 1)]
     differ = {place for place, (a, b) in enumerate(zip(*pixels, strict=True)) if a != b}
@@ -169,7 +170,7 @@ def test_a_table_shows_the_whole_row(tab: Page, tmp_path: Path) -> None:
     run = made_run(5, shape=(6,))
     opened(tab, run, tmp_path)
     tab.get_by_role("button", name="4 file-4.png").click()
-    tab.get_by_role("dialog").get_by_text("The whole row (6 columns)").click()
+    expect(tab.get_by_role("dialog").get_by_text("The whole row (6 columns)")).to_be_visible()  # a short one is open
     rows = tab.get_by_role("dialog").locator("details tbody tr")
     expect(rows).to_have_count(6)
     assert run.inputs is not None
@@ -214,6 +215,33 @@ def test_hostile_names_do_not_run(tab: Page, tmp_path: Path) -> None:
     assert tab.title().startswith("net.onnx on script>")  # the last part of a path, as text
     tab.keyboard.press("Escape")
     expect(tab.locator("#asked dd", has_text="owned").first).to_have_text(HOSTILE)
+
+
+def test_a_page_of_one_image_shows_it_at_once(tab: Page, tmp_path: Path) -> None:
+    run = made_run(2, shape=(3, 4, 4))
+    image = run.snapshot.images[1]
+    assert image.witness is not None
+    assert run.inputs is not None
+    opened(tab, replace(run, snapshot=replace(run.snapshot, images=(image,))), tmp_path, ".alone figure")
+    expect(tab.locator(".alone figcaption")).to_have_text(
+        ["original: one", "changed: two", "difference (how far red, green and blue moved)"]
+    )
+    # Of a coloured picture each channel is shown by itself: changes that point in two ways do not cancel.
+    moved = tab.evaluate(
+        """() => { const canvas = document.querySelectorAll(".alone canvas")[2];
+        return Array.from(canvas.getContext("2d").getImageData(0, 0, 4, 4).data) }"""
+    )
+    changed = {int(position) for position in image.witness.positions}
+    lit = {channel * 16 + pixel for pixel in range(16) for channel in range(3) if moved[4 * pixel + channel]}
+    assert lit == changed
+
+
+def test_paper_has_every_column_of_a_matrix(tab: Page, tmp_path: Path) -> None:
+    opened(tab, made_run(12), tmp_path)
+    tab.emulate_media(media="print")
+    tab.set_viewport_size({"width": 700, "height": 900})
+    assert tab.evaluate("document.querySelector('.pairs').getBoundingClientRect().right") <= 700
+    expect(tab.locator(".hint").first).to_be_hidden()
 
 
 @pytest.mark.slow

@@ -10,13 +10,15 @@ import torch
 from torch import nn
 
 import l0tre
+from l0tre.domain import make_domain
 from l0tre.errors import DataError
 from l0tre.evaluation.results import ImageBounds, Snapshot, make_witness
-from l0tre.report.attack import curves
+from l0tre.report.attack import attack_page, curves
 from l0tre.report.blocks import Document
-from l0tre.report.comparison import runs_page
+from l0tre.report.comparison import runs_page, shared_inputs
 from l0tre.report.objects import page_of
 from l0tre.report.peers import Entry, peers_page
+from l0tre.store import Inputs
 from tests.report.making import made_run
 from tests.tools import NO_ATTACK
 
@@ -82,7 +84,7 @@ def test_networks_side_by_side() -> None:
         for name, network in (("robust", robust), ("weak", weak))
     }
     document = runs_page(runs)
-    assert document.blocks[0]["text"] == "Robust is more robust."
+    assert document.blocks[0]["text"] == "robust is more robust."
     assert [row[0] for row in block(document, "figures")["rows"]] == ["robust", "weak"]
     other = l0tre.evaluate(weak, torch.zeros(1, 4), max_t=1, **NO_ATTACK)
     assert "different images" in runs_page({"robust": runs["robust"], "other": other}).blocks[0]["text"]
@@ -127,6 +129,63 @@ def test_attacks_side_by_side() -> None:
     assert document.blocks[0]["text"].startswith("ours needs fewest changes: 1.000 pixels on average over the 1 of 2")
     assert document.gallery is not None
     assert [row["changed"] for row in document.gallery.result["images"]] == [[1, 4], [1, None]]
+    assert [row["best"] for row in document.gallery.result["images"]] == ["ours", "ours"]
+    shown = [[one["by"] for one in extra["witnesses"]] for extra in document.gallery.extras]
+    assert shown == [["ours", "theirs"], ["ours"]]  # the input of every attack that found one
+
+
+def test_attacks_that_need_as_few_changes_are_all_named() -> None:
+    images = torch.zeros(1, 1, 2, 2)
+    changed, label = torch.zeros(1, 1, 2, 2), torch.ones(1, dtype=torch.int64)
+    changed[0, 0, 0, 0] = 1.0
+    entries = [Entry(name, {"found": 1, "error": ""}, [1], changed, label) for name in ("a", "b")]
+    document = peers_page(entries, images, [0], [0], unit="pixel", budget=9, model="m", data="d")
+    assert document.blocks[0]["text"].startswith("a and b need fewest changes: 1.000 pixels")
+    assert document.gallery is not None
+    assert document.gallery.result["images"][0]["best"] == "a, b"
+    assert [name for name, _ in block(document, "attacks")["heads"]] == ["attack", "found"]  # nothing went wrong
+
+
+def test_an_attack_towards_a_class_shows_labels_and_target() -> None:
+    torch.manual_seed(0)
+    network, images = nn.Sequential(nn.Flatten(), nn.Linear(16, 3)), torch.rand(4, 1, 4, 4)
+    with torch.no_grad():
+        own = network(images).argmax(1).tolist()
+    target = next(number for number in range(3) if number not in own)
+    result = l0tre.attack_details(network, images, [target] * 4, targeted=True, budget=300)
+    assert result.changed.any()
+    document = attack_page(result, images, labels=own)
+    assert f"alters the decision to {target} for" in document.blocks[0]["text"]
+    assert document.gallery is not None
+    assert [row["label"] for row in document.gallery.result["images"]] == own
+    assert ["target", "target", "class"] in block(document, "images")["columns"]
+    pairs = block(document, "becomes")
+    assert sum(map(sum, pairs["counts"])) == int(result.changed.sum())
+    alone = page_of(result, images)  # without labels none is made up
+    assert alone.gallery is not None
+    assert {row["label"] for row in alone.gallery.result["images"]} == {None}
+
+
+def test_networks_side_by_side_show_what_each_one_is_changed_by() -> None:
+    images = torch.zeros(2, 1, 2, 2)
+    run = Inputs(images, None, (0, 1), make_domain((1, 2, 2)))
+    other = Inputs(images.clone(), None, (0, 1), make_domain((1, 2, 2)))
+    assert shared_inputs([run, other]) is run
+    assert shared_inputs([run, Inputs(images + 1, None, (0, 1), run.domain)]) is None
+    assert shared_inputs([run, None]) is None
+    witness = make_witness(images[0], images[0] + 1, (0, 1, 2, 3), 1, -1.0, 1)
+    settings = {"names": {}, "settings": {"max_t": 1}}
+    alone = ImageBounds(1, 0, 4, 1, 5, "certified")
+    runs = {
+        name: Snapshot((ImageBounds(0, 0, 4, 1, 4, "certified", found), alone), (), 1.0, 1, "pixel", config=settings)
+        for name, found in (("a", witness), ("b", None))
+    }
+    document = runs_page(runs, run)
+    assert document.gallery is not None
+    first, second = document.gallery.extras
+    assert [(one["by"], one["before"], one["values"]) for one in first["witnesses"]] == [("a", [0.0] * 4, [1.0] * 4)]
+    assert second["witnesses"] == []
+    assert document.gallery.sheets
 
 
 def test_a_notebook_shows_the_page_in_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +230,7 @@ def test_a_saliency_map_has_a_page() -> None:
     picture = torch.tensor(block(document, "map-0")["values"])
     assert torch.allclose(picture, found.attribution()[0].clamp_min(0), rtol=1e-3)
     row, column = divmod(int(found.groups[found.strongest(1)[0]]), 3)
-    assert f"row {row}, column {column} alone moves score of class" in document.blocks[0]["text"]
+    assert f"row {row}, column {column} alone moves the score of class" in document.blocks[0]["text"]
     assert block(document, "strongest-0")["rows"][0][0] == f"row {row}, column {column}"
     assert np.asarray(found.plot().axes[0].images[0].get_array()).shape == (3, 3)
     frame = found.to_dataframe()

@@ -74,7 +74,7 @@ def attack(
     """
     from l0tre.api.attack import attack_details
     from l0tre.cli import attack_files as files
-    from l0tre.cli.pages import check_page, write_page
+    from l0tre.cli.pages import about, check_page, source_scores, write_page
     from l0tre.cli.render import memory_dict
     from l0tre.cli.render_attack import attack_dict, show_attack
     from l0tre.cli.setup import parse_class, prepare
@@ -136,6 +136,10 @@ def attack(
         from l0tre.report.attack import attack_page
 
         low, high = float(setup.domain.low.min()), float(setup.domain.high.max())
+        before = source_scores(network, chosen.images)
+        after = source_scores(network, result.adversarial)
+        pairs = zip(chosen.indices, before, after, result.changed.tolist(), strict=True)
+        own = before.argmax(1) if chosen.labels is None else chosen.labels
         return attack_page(
             result,
             chosen.images,
@@ -143,6 +147,8 @@ def attack(
             high=high,
             indices=chosen.indices,
             names=chosen.names,
+            labels=own.tolist(),
+            scores={index: (old, new if changed else None) for index, old, new, changed in pairs},
             model=network.name,
             data=chosen.name,
         )
@@ -157,6 +163,6 @@ def attack(
             say(f"adversarial inputs: {out}")
         if pictures is not None:
             say(f"{written} pictures in {pictures}")
-    write_page(report, page, silent=output.silent)
+    write_page(report, page, asked=about(setup, chosen), silent=output.silent)
     if stopped:
         raise typer.Exit(130)

@@ -52,13 +52,14 @@ def compare(
     """
     from l0tre.api.compare import Entrant, compare_entrants, name_networks
     from l0tre.cli.live import follow
-    from l0tre.cli.pages import check_page, write_page
+    from l0tre.cli.pages import about, check_page, write_page
     from l0tre.cli.render_comparison import show_comparison
     from l0tre.cli.setup import make_settings, prepare
     from l0tre.cli.signals import stop_on_signal
     from l0tre.data import select
     from l0tre.figures.canvas import cannot_draw
     from l0tre.memory import parse_size
+    from l0tre.store import Inputs
 
     opt.check_budget(time_budget)
     check_page(report)
@@ -67,10 +68,14 @@ def compare(
     *models, data = words
     console = screen(stderr=True)
     results: dict[str, Snapshot] = {}
+    inputs: list[Inputs] = []
+    asked: list[tuple[str, str]] = []
 
     def enter(name: str, model: str) -> Entrant:
         setup = prepare(model, data, choices, quiet=output.silent)
         chosen = select(setup.data, limit=selection.limit, shuffle=selection.shuffle, seed=selection.seed)
+        inputs.append(Inputs(chosen.images, chosen.labels, chosen.indices, setup.domain))
+        asked.extend(fact for fact in about(setup, chosen) if fact not in asked)
         return Entrant(name, setup.network, chosen, setup.domain)
 
     def watch(name: str, snapshots: "Iterator[Snapshot]") -> "Snapshot":
@@ -80,9 +85,9 @@ def compare(
         return results[name]
 
     def page() -> "Document":
-        from l0tre.report.comparison import comparison_page
+        from l0tre.report.comparison import comparison_page, shared_inputs
 
-        return comparison_page(comparison, results)
+        return comparison_page(comparison, results, shared_inputs(inputs))
 
     with stop_on_signal() as stop:
         memory = 0 if choices.memory is None else parse_size(choices.memory)
@@ -109,6 +114,6 @@ def compare(
                 end=False,
             )
             say(f"; no figure: {missing}" if missing else ", comparison.png")
-    write_page(report, page, silent=output.silent)
+    write_page(report, page, asked=asked, silent=output.silent)
     if stopped:
         raise typer.Exit(130)

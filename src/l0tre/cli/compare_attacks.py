@@ -53,7 +53,7 @@ def compare_attacks(
     from l0tre.adapters.attack_summary import to_dict
     from l0tre.adapters.compare_attacks import Comparison, compare
     from l0tre.adapters.peers import PEERS
-    from l0tre.cli.pages import check_page, write_page
+    from l0tre.cli.pages import about, check_page, write_page
     from l0tre.cli.render_peers import list_peers, show_peers, why_not, write_peers
     from l0tre.cli.setup import prepare
     from l0tre.cli.signals import stop_on_signal
@@ -119,7 +119,12 @@ def compare_attacks(
         from l0tre.cli.peers_page import compared_page
 
         low, high = float(setup.domain.low.min()), float(setup.domain.high.max())
-        write_page(report, lambda: compared_page([result], chosen.names, low, high), silent=output.silent)
+        write_page(
+            report,
+            lambda: compared_page(results, chosen.names, low, high),
+            asked=about(setup, chosen),
+            silent=output.silent,
+        )
     if stopped:
         raise typer.Exit(130)
 

@@ -115,7 +115,7 @@ def saliency(
     """
     from l0tre.api.drawings import begin_map
     from l0tre.api.spread_maps import draw_all
-    from l0tre.cli.pages import check_page, write_page
+    from l0tre.cli.pages import about, check_page, write_page
     from l0tre.cli.render_saliency import map_dict, show_layers, show_map
     from l0tre.cli.setup import parse_class, prepare
     from l0tre.cli.signals import stop_on_signal
@@ -206,10 +206,12 @@ def saliency(
             [panel.image for panel in shown],
             titles=[panel.title for panel in shown],
             indices=[index] * len(shown),
+            names=pictures[0].names,
             low=low,
             high=high,
         )
-        write_page(report, lambda: page, silent=output.silent)
+        asked = [fact for each in setups.values() for fact in about(each, pictures[0])]
+        write_page(report, lambda: page, asked=list(dict.fromkeys(asked)), silent=output.silent)
     if output.as_json:
         say(
             json.dumps(

@@ -83,7 +83,7 @@ def generate(
     Example: l0tre testgen model.onnx seeds.npz --max-l0 100 --out suite/
     """
     from l0tre.api.testgen import generate_tests
-    from l0tre.cli.pages import check_page, write_page
+    from l0tre.cli.pages import about, check_page, write_page
     from l0tre.cli.render_testgen import show_suite
     from l0tre.cli.setup import prepare
     from l0tre.cli.signals import stop_on_signal
@@ -141,6 +141,6 @@ def generate(
 
         low, high = float(setup.domain.low.min()), float(setup.domain.high.max())
         page = suite_page(suite, names=chosen.names, low=low, high=high)
-        write_page(report, lambda: page, silent=output.silent)
+        write_page(report, lambda: page, asked=about(setup, chosen), silent=output.silent)
     if stopped:
         raise typer.Exit(130)

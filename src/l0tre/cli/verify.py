@@ -63,7 +63,7 @@ def verify(
     """
     from l0tre.api.verify import verify as verify_one
     from l0tre.cli.live import proof_bar
-    from l0tre.cli.pages import check_page, write_page
+    from l0tre.cli.pages import about, check_page, write_page
     from l0tre.cli.render import memory_dict, show_verdict
     from l0tre.cli.setup import make_settings, prepare
     from l0tre.cli.signals import stop_on_signal
@@ -117,7 +117,11 @@ def verify(
         from l0tre.report.verdict import verdict_page
 
         low, high = float(setup.domain.low.min()), float(setup.domain.high.max())
-        own = setup.network.source_scores(image.images).argmax(1) if image.labels is None else image.labels
+        before = setup.network.source_scores(image.images)
+        own = before.argmax(1) if image.labels is None else image.labels
+        witness = verdict.witness
+        question = f"may at most {radius} of them change without altering the decision? ({verdict.guarantee})"
+        after = None if witness is None else setup.network.source_scores(witness.apply(image.images[0])[None])[0]
         page = verdict_page(
             verdict,
             image.images,
@@ -126,10 +130,11 @@ def verify(
             low=low,
             high=high,
             names=image.names,
+            scores=(before[0], after),
             model=setup.network.name,
             data=image.name,
         )
-        write_page(report, lambda: page, silent=output.silent)
+        write_page(report, lambda: page, asked=[*about(setup, image), ("question", question)], silent=output.silent)
     raise typer.Exit(EXIT_CODES[verdict.answer])
 
 

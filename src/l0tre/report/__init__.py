@@ -1,6 +1,6 @@
 """Pages that people look at: reports of runs, one file each."""
 
-from l0tre.report.comparison import runs_page
+from l0tre.report.comparison import runs_page, shared_inputs
 from l0tre.report.evaluation import Run, evaluation_page
 from l0tre.report.page import code, page_data, page_html, save_page, style
 from l0tre.report.run import read_run, report_writes, write_report
@@ -15,6 +15,7 @@ __all__ = [
     "report_writes",
     "runs_page",
     "save_page",
+    "shared_inputs",
     "style",
     "write_report",
 ]

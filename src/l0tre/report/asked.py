@@ -12,7 +12,7 @@ from l0tre.evaluation.results import Snapshot
 from l0tre.report import blocks
 from l0tre.report.blocks import Block
 
-__all__ = ["all_settings", "asked", "command_facts"]
+__all__ = ["all_settings", "asked", "command_facts", "question_facts"]
 
 PACKAGES = ("l0tre", "torch", "numpy")
 
@@ -90,11 +90,25 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, st
             yield f"{prefix}{key}", str(value)
 
 
-def command_facts(arguments: Sequence[str]) -> Block:
+def question_facts(model: Mapping[str, Any], data: str, count: int, domain: Domain) -> list[tuple[str, str]]:
+    """Network, data and domain of a command without a run folder.
+
+    Args:
+        model: Its ``name``, ``input_shape``, ``classes``, ...
+        data: The name of the data.
+        count: Number of inputs.
+        domain: What may change.
+    """
+    inputs = f"{data}, {_units(count, 'input')}"
+    return [("model", _model(model)), ("data", inputs), ("may change", _may_change(domain.unit, domain.groups, domain))]
+
+
+def command_facts(arguments: Sequence[str], about: Sequence[tuple[str, str]] = ()) -> Block:
     """What a command without a run folder was asked.
 
     Args:
         arguments: Its words, without the name of the program.
+        about: What else it was asked, by name.
     """
     found = {"python": platform.python_version()}
     for package in PACKAGES:
@@ -103,5 +117,5 @@ def command_facts(arguments: Sequence[str]) -> Block:
         except PackageNotFoundError:
             continue
     versions = ", ".join(f"{name} {number}" for name, number in found.items())
-    rows = [("command", shlex.join(["l0tre", *arguments])), ("versions", versions)]
+    rows = [("command", shlex.join(["l0tre", *arguments])), *about, ("versions", versions)]
     return blocks.facts("asked", "What was asked", rows, closed=False)

@@ -14,7 +14,7 @@ from l0tre.names import NO_NAMES, Names
 from l0tre.report import blocks
 from l0tre.report.blocks import Block, Document, Gallery, Head, Series
 from l0tre.report.charts import LINEAR_TOP
-from l0tre.report.inputs import make_gallery, witness_entry
+from l0tre.report.inputs import make_gallery, score_rows, witness_entry
 
 __all__ = ["attack_page", "curves"]
 
@@ -29,6 +29,8 @@ COLUMNS = blocks.columns(
     ("passes", "passes", "number"),
 )
 
+BECOMES = ["witness.label", "becomes", "class"]
+
 
 def attack_page(
     result: Attacked,
@@ -38,6 +40,8 @@ def attack_page(
     high: float = 1.0,
     indices: Sequence[int] | None = None,
     names: Names = NO_NAMES,
+    labels: Sequence[int] | None = None,
+    scores: Mapping[int, tuple[Tensor, Tensor | None]] | None = None,
     model: str = "",
     data: str = "",
 ) -> Document:
@@ -50,28 +54,44 @@ def attack_page(
         high: The value drawn white.
         indices: Positions of the images in the user's data; default 0, 1, ...
         names: Of classes, inputs and columns.
+        labels: Of the inputs as they are; default those that the attack left, unknown if it was targeted.
+        scores: By position in the user's data, float32 ``[classes]`` before and after the changes.
         model: The network's name.
         data: The data's.
     """
     places = list(range(len(result)) if indices is None else indices)
     distances = result.distance[result.changed].tolist()
+    aimed = _aimed(result)
+    if labels is None and not aimed:
+        labels = result.labels.tolist()
     title = f"Attack on {model or 'a network'}" + (f" with {data}" if data else "")
     replayed = f"{result.seconds:,.1f} s for all images. Every input was replayed by the network's own source."
     notes = [replayed, *result.notes]
-    found: list[Block] = [blocks.answer(_answer(result, distances), notes), blocks.tiles(_tiles(result, distances))]
+    found: list[Block] = [
+        blocks.answer(_answer(result, distances, names), notes),
+        blocks.tiles(_tiles(result, distances)),
+    ]
     if distances:
         found += [curves({"share": distances}, len(result), result.unit), _histogram(distances, result.unit)]
-    found += [_methods(result), *_pairs(result, names), *_where(result, originals)]
-    shown, gallery = _gallery(result, originals, places, names, (low, high))
+    found += [_methods(result), *_pairs(result, labels, names), *_where(result, originals)]
+    shown, gallery = _gallery(result, originals, places, names, labels, scores or {}, (low, high))
     return Document(title, (*found, shown), gallery)
 
 
-def _answer(result: Attacked, distances: Sequence[int]) -> str:
+def _aimed(result: Attacked) -> bool:
+    """Whether the attack was to reach classes, not to leave them."""
+    return bool((result.decisions == result.labels)[result.changed].any())
+
+
+def _answer(result: Attacked, distances: Sequence[int], names: Names) -> str:
     total = len(result)
     if not distances:
         return f"No change that alters a decision was found for any of {total:,} images."
     unit = result.unit
     text = f"Changing {fmean(distances):.3f} {unit}s on average (median {median(distances):g}) alters the decision"
+    if _aimed(result):
+        targets = set(result.labels.tolist())
+        text += f" to {names.label(targets.pop())}" if len(targets) == 1 else " to the wanted one"
     return f"{text} for {len(distances):,} of {total:,} images."
 
 
@@ -86,7 +106,7 @@ def _tiles(result: Attacked, distances: Sequence[int]) -> list[tuple[str, str, s
     if wrong:
         rows.append(("as they are", str(wrong), "images with the wanted decision already"))
     if result.optimal.any():
-        rows.append(("fewest possible", str(int(result.optimal.sum())), "by lower bounds given"))
+        rows.append(("fewest possible", str(int(result.optimal.sum())), "no input with fewer changes exists"))
     passes = float((result.forwards + result.backwards).double().mean()) if total else 0.0
     return [*rows, ("passes an image", f"{passes:,.0f}", "forward and backward")]
 
@@ -148,19 +168,20 @@ def _methods(result: Attacked) -> Block:
     ):
         if changed:
             by_method.setdefault(method or "none", []).append(distance)
-    heads: list[Head] = [("method", "text"), ("images", "number"), ("changes, mean", "number")]
+    heads: list[Head] = [("method", "text"), ("images", "number"), ("changes, mean", "mean")]
     rows = [[name, len(distances), fmean(distances)] for name, distances in sorted(by_method.items())]
     return blocks.table("methods", "Which method found the last change", heads, rows)
 
 
-def _pairs(result: Attacked, names: Names) -> list[Block]:
-    changed = result.changed.tolist()
-    both = zip(result.labels.tolist(), result.decisions.tolist(), changed, strict=True)
+def _pairs(result: Attacked, labels: Sequence[int] | None, names: Names) -> list[Block]:
+    if labels is None:
+        return []
+    both = zip(labels, result.decisions.tolist(), result.changed.tolist(), strict=True)
     counts = Counter((label, decision) for label, decision, done in both if done and label != decision)
     if not counts:
         return []
-    labels = [names.label(number) for number in range(max(max(pair) for pair in counts) + 1)]
-    return [blocks.matrix("becomes", "What decisions become", labels, counts, note="A click lists the images.")]
+    words = [names.label(number) for number in range(max(max(pair) for pair in counts) + 1)]
+    return [blocks.matrix("becomes", "What decisions become", words, counts, hint="A click lists the images.")]
 
 
 def _where(result: Attacked, originals: Tensor | None) -> list[Block]:
@@ -174,10 +195,20 @@ def _where(result: Attacked, originals: Tensor | None) -> list[Block]:
 
 
 def _gallery(
-    result: Attacked, originals: Tensor | None, places: Sequence[int], names: Names, limits: tuple[float, float]
+    result: Attacked,
+    originals: Tensor | None,
+    places: Sequence[int],
+    names: Names,
+    labels: Sequence[int] | None,
+    scores: Mapping[int, tuple[Tensor, Tensor | None]],
+    limits: tuple[float, float],
 ) -> tuple[Block, Gallery]:
     rows: list[dict[str, Any]] = []
     extras: list[dict[str, Any]] = []
+    aimed = _aimed(result)
+    heads = [column for column in COLUMNS if column[0] != "label" or labels is not None]
+    if aimed:
+        heads[heads.index(BECOMES) : heads.index(BECOMES)] = blocks.columns(("target", "target", "class"))
     for row, index in enumerate(places):
         changed = bool(result.changed[row])
         witness = None
@@ -190,7 +221,8 @@ def _gallery(
         rows.append(
             {
                 "index": index,
-                "label": int(result.labels[row]),
+                "label": None if labels is None else labels[row],
+                **({"target": int(result.labels[row])} if aimed else {}),
                 "distance": int(result.distance[row]) if bool(result.found[row]) else None,
                 "method": result.methods[row],
                 "optimal": "yes" if bool(result.optimal[row]) else "",
@@ -198,13 +230,15 @@ def _gallery(
                 "witness": witness,
             }
         )
+        if index in scores:
+            extra["scores"] = score_rows(*scores[index])
         extras.append(extra)
     order = sorted(range(len(rows)), key=lambda row: (rows[row]["distance"] is None, rows[row]["distance"], row))
     stored = names.to_config(places)
     return make_gallery(
         {"images": rows, "unit": result.unit, "seconds": result.seconds, "config": {"names": stored}},
         extras,
-        COLUMNS,
+        heads,
         originals=originals,
         domain=limits,
         first=order,

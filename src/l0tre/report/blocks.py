@@ -13,6 +13,7 @@ __all__ = [
     "Document",
     "Gallery",
     "Head",
+    "Kind",
     "Series",
     "answer",
     "chart",
@@ -28,7 +29,7 @@ __all__ = [
 
 Block = dict[str, Any]
 Draw = Literal["step", "line", "bars", "points"]
-Kind = Literal["number", "text", "share", "seconds"]
+Kind = Literal["number", "mean", "text", "share", "seconds"]  # means of one column have the same decimals
 Head = tuple[str, Kind]
 MOST_CLASSES = 40  # of a matrix; pairs of more classes are listed
 MOST_POINTS = 2000  # of a line that is long only because every step is a point
@@ -109,6 +110,7 @@ def chart(
     x: str,
     y: str,
     note: str = "",
+    hint: str = "",
     summary: str = "",
     band: bool = False,
     stacked: bool = False,
@@ -117,6 +119,7 @@ def chart(
     share: bool = False,
     marks: Sequence[tuple[float, str]] = (),
     pick: Sequence[Sequence[int]] = (),
+    places: Sequence[str] = (),
 ) -> Block:
     """Lines over a common axis.
 
@@ -127,6 +130,7 @@ def chart(
         x: What the horizontal axis shows, with its unit.
         y: What the vertical axis shows, with its unit.
         note: A sentence below it.
+        hint: What a click does, left out where nobody can click.
         summary: The chart in words, for those who cannot see it.
         band: Fill the area between the first two lines.
         stacked: The first bars are drawn over the second ones, which hold them.
@@ -135,16 +139,17 @@ def chart(
         share: The vertical axis is a share from 0 to 1, shown in per cent.
         marks: Vertical guide lines: place and label.
         pick: For each variant, the image behind each place: a click opens it.
+        places: Names of the places 1, 2, ... on the horizontal axis.
     """
     drawn = [
         {
             "name": name,
-            "x": _short(places),
+            "x": _short(at),
             "series": [
                 {"name": one.name, "role": one.role, "draw": one.draw, "values": _short(one.values)} for one in series
             ],
         }
-        for name, places, series in variants
+        for name, at, series in variants
     ]
     return {
         "type": "chart",
@@ -154,6 +159,7 @@ def chart(
         "x": x,
         "y": y,
         "note": note,
+        "hint": hint,
         "summary": summary,
         "band": band,
         "stacked": stacked,
@@ -162,6 +168,7 @@ def chart(
         "share": share,
         "marks": [[place, label] for place, label in marks],
         "pick": [list(one) for one in pick],
+        "places": list(places),
     }
 
 
@@ -201,7 +208,13 @@ def table(
 
 
 def matrix(
-    id: str, title: str, names: Sequence[str], counts: Mapping[tuple[int, int], int], *, note: str = ""
+    id: str,
+    title: str,
+    names: Sequence[str],
+    counts: Mapping[tuple[int, int], int],
+    *,
+    note: str = "",
+    hint: str = "",
 ) -> Block:
     """Counts of ordered pairs of classes: a coloured matrix, or a list of pairs where the classes are too many."""
     used = sorted({number for pair in counts for number in pair})
@@ -218,6 +231,7 @@ def matrix(
         "numbers": used,
         "counts": [[counts.get((a, b), 0) for b in used] for a in used],
         "note": note,
+        "hint": hint,
     }
 
 

@@ -65,9 +65,8 @@ def sorted_bounds(snapshot: Snapshot, levels: Sequence[Snapshot]) -> Block:
         variants,
         x="images, sorted by upper bound",
         y=f"{snapshot.unit}s",
-        note=("" if drawn else "The safe radius of each image lies between the lines, below the upper one. ")
-        + "A click opens the image."
-        + unknown,
+        note=("" if drawn else "The safe radius of each image lies between the lines, below the upper one.") + unknown,
+        hint="A click opens the image.",
         summary=f"{'Upper' if drawn else 'Lower and upper'} bound of {len(snapshot.images)} images, sorted by upper "
         "bound.",
         band=True,

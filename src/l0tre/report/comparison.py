@@ -3,28 +3,34 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from l0tre.evaluation.results import ImageBounds, Snapshot
 from l0tre.evaluation.standings import Comparison, compare_snapshots
 from l0tre.report import blocks
 from l0tre.report.blocks import Block, Document, Gallery, Head, Series
 from l0tre.report.charts import LINEAR_TOP
-from l0tre.report.inputs import make_gallery
+from l0tre.report.inputs import make_gallery, plain_number
+from l0tre.report.pictures import limits
 from l0tre.report.words import is_sample
+from l0tre.store import Inputs
 
-__all__ = ["comparison_page", "runs_page"]
+__all__ = ["comparison_page", "runs_page", "shared_inputs"]
 
 MOST_POINTS = 2_000
 
 
-def runs_page(runs: Mapping[str, Snapshot]) -> Document:
+def runs_page(runs: Mapping[str, Snapshot], inputs: Inputs | None = None) -> Document:
     """Any runs side by side; which of them is more robust is said where they are about the same images.
 
     Args:
         runs: Bounds by name of the run.
+        inputs: What all of them are about, from :func:`shared_inputs`; without them there are no pictures.
     """
     same = len(runs) > 1 and len({_indices(snapshot) for snapshot in runs.values()}) == 1
     if same:
-        return comparison_page(compare_snapshots(runs), runs)
+        return comparison_page(compare_snapshots(runs), runs, inputs)
     text = "These runs are about different images: their means cannot be compared, only read side by side."
     found = [blocks.answer(text if len(runs) > 1 else "Choose two or more runs."), _figures(runs), *_curves(runs)]
     return Document(f"{len(runs)} runs", tuple(found))
@@ -34,18 +40,32 @@ def _indices(snapshot: Snapshot) -> frozenset[int]:
     return frozenset([image.index for image in snapshot.images] + [image.index for image in snapshot.excluded])
 
 
-def comparison_page(comparison: Comparison, runs: Mapping[str, Snapshot]) -> Document:
+def shared_inputs(every: Sequence[Inputs | None]) -> Inputs | None:
+    """The inputs of several runs, if all have the same ones in the same size, else ``None``."""
+    first = every[0] if every else None
+    if first is None:
+        return None
+    for other in every[1:]:
+        if other is None or other.indices != first.indices or other.images.shape != first.images.shape:
+            return None
+        if not torch.equal(other.images, first.images):
+            return None
+    return first
+
+
+def comparison_page(comparison: Comparison, runs: Mapping[str, Snapshot], inputs: Inputs | None = None) -> Document:
     """Networks on the same images: which is more robust, and what is known of each.
 
     Args:
         comparison: What ``compare_snapshots`` found.
         runs: The bounds of each network.
+        inputs: What all of them are about, from :func:`shared_inputs`; without them there are no pictures.
     """
     heads: list[Head] = [
         ("networks", "text"),
         ("images", "number"),
-        ("difference of mean radii, from", "number"),
-        ("to", "number"),
+        ("difference of mean radii, from", "mean"),
+        ("to", "mean"),
         ("verdict", "text"),
         ("holds for", "text"),
     ]
@@ -70,7 +90,7 @@ def comparison_page(comparison: Comparison, runs: Mapping[str, Snapshot]) -> Doc
         for split in pair.splits
     ]
     notes = ["About these images alone, by mean safe radii on the images that both networks classify correctly."]
-    found: list[Block] = [blocks.answer(f"{best[0].upper()}{best[1:]}.", notes), _standings(comparison)]
+    found: list[Block] = [blocks.answer(f"{best}.", notes), _standings(comparison)]
     found.append(_radii(comparison))
     if rows:
         found.append(blocks.table("pairs", "Every two networks", heads, rows))
@@ -78,14 +98,14 @@ def comparison_page(comparison: Comparison, runs: Mapping[str, Snapshot]) -> Doc
         found += [*_curves(runs), _figures(runs)]
     if splits:
         found.append(blocks.paragraphs("splits", "Whose decisions change", [("", text) for text in splits]))
-    shown, gallery = _images(runs)
+    shown, gallery = _images(runs, inputs)
     names = [standing.network for standing in comparison.standings]
     title = " and ".join(names) if len(names) < 4 else f"{len(names)} networks"
     return Document(title, (*found, *shown), gallery)
 
 
-def _images(runs: Mapping[str, Snapshot]) -> tuple[list[Block], Gallery | None]:
-    """The images that any of the networks decides correctly, with the bounds of each."""
+def _images(runs: Mapping[str, Snapshot], inputs: Inputs | None) -> tuple[list[Block], Gallery | None]:
+    """The images that any of the networks decides correctly, with the bounds of each, and each one's changed input."""
     bounds: dict[int, dict[int, ImageBounds]] = {}
     for number, run in enumerate(runs.values()):
         for image in run.images:
@@ -94,22 +114,44 @@ def _images(runs: Mapping[str, Snapshot]) -> tuple[list[Block], Gallery | None]:
         return [], None
     names = list(runs)
     rows = [_row(index, found, names) for index, found in sorted(bounds.items())]
-    heads = [("index", "image", "image"), ("label", "label", "class")]
+    originals = None
+    if inputs is not None:
+        places = {index: row for row, index in enumerate(inputs.indices)}
+        originals = inputs.images[[places[index] for index in sorted(bounds)]]
+    extras = [
+        {} if originals is None else {"witnesses": _witnesses(found, names, originals[row])}
+        for row, (_, found) in enumerate(sorted(bounds.items()))
+    ]
+    heads = [("picture", "", "picture"), ("index", "image", "image"), ("label", "label", "class")]
     for number, name in enumerate(names):
         heads += [(f"lower.{number}", f"{name}: lower", "number"), (f"upper.{number}", "upper", "number")]
     config = next(iter(runs.values())).config.get("names", {})
     shown, gallery = make_gallery(
         {"images": rows, "networks": names, "config": {"names": config}},
-        [{} for _ in rows],
+        extras,
         blocks.columns(*heads, ("best", "most robust, by the bounds", "text")),
-        originals=None,
-        domain=None,
+        originals=originals,
+        domain=None if inputs is None else limits(inputs.domain.low, inputs.domain.high),
         unit=next(iter(runs.values())).unit,
         names=config,
-        pictures="none",
         file="comparison",
     )
     return [shown], gallery
+
+
+def _witnesses(found: Mapping[int, ImageBounds], names: Sequence[str], original: Tensor) -> list[dict[str, Any]]:
+    """The changed input of each network that one is known for."""
+    return [
+        {
+            "by": names[number],
+            "label": image.witness.label,
+            "positions": image.witness.positions.tolist(),
+            "values": [plain_number(value) for value in image.witness.values.tolist()],
+            "before": [plain_number(value) for value in original.flatten()[image.witness.positions].tolist()],
+        }
+        for number, image in sorted(found.items())
+        if image.witness is not None
+    ]
 
 
 def _row(index: int, found: Mapping[int, ImageBounds], names: Sequence[str]) -> dict[str, Any]:
@@ -134,8 +176,8 @@ def _standings(comparison: Comparison) -> Block:
         ("network", "text"),
         ("images", "number"),
         ("accuracy", "share"),
-        ("safe radius, mean, from", "number"),
-        ("to", "number"),
+        ("safe radius, mean, from", "mean"),
+        ("to", "mean"),
         ("exact", "share"),
         ("guarantee", "text"),
         ("t", "number"),
@@ -167,7 +209,8 @@ def _radii(comparison: Comparison) -> Block:
         "radius",
         "Mean safe radius",
         [("", places, ends)],
-        x="; ".join(f"{place}: {one.network}" for place, one in zip(places, standings, strict=True)),
+        x="network",
+        places=[one.network for one in standings],
         y=f"{standings[0].unit}s (mean)" if standings else "",
         summary="; ".join(f"{one.network}: {one.radius[0]:.3f} to {one.radius[1]:.3f}" for one in standings) + ".",
     )
@@ -181,8 +224,8 @@ def _figures(runs: Mapping[str, Snapshot]) -> Block:
         ("guarantee", "text"),
         ("images", "number"),
         ("left out", "number"),
-        ("lower, mean", "number"),
-        ("upper, mean", "number"),
+        ("lower, mean", "mean"),
+        ("upper, mean", "mean"),
         ("without witness", "number"),
         ("exact", "share"),
         ("seconds", "seconds"),
@@ -227,8 +270,9 @@ def _curves(runs: Mapping[str, Snapshot]) -> list[Block]:
         return found
 
     unit = next((run.unit for run in runs.values()), "pixel")
-    times = sorted({point.seconds for run in runs.values() for point in run.history})
-    times = times[:: max(1, len(times) // MOST_POINTS)]
+    ends = {run.seconds for run in runs.values() if run.history}
+    times = sorted({point.seconds for run in runs.values() for point in run.history} - ends)
+    times = sorted([*times[:: max(1, len(times) // MOST_POINTS)], *ends])
     over_time = [
         (kind, times, [Series(name, str(n), _at(run, times, kind)) for n, (name, run) in enumerate(runs.items())])
         for kind in ("lower", "upper")

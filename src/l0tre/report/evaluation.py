@@ -38,6 +38,8 @@ COLUMNS = blocks.columns(
     ("queries", "passes", "number"),
 )
 CHECKED = blocks.columns(("checked", "checked again", "yes"))
+LOWER: tuple[Head, ...] = (("lower, mean", "mean"), ("lower, least", "number"))
+UPPER: tuple[Head, ...] = (("upper, mean", "mean"), ("upper, least", "number"))
 MOST_FEATURES = 30  # columns listed by how often they change
 
 
@@ -165,11 +167,9 @@ def _pairs(snapshot: Snapshot) -> list[Block]:
         return []
     names, _ = names_of(snapshot.config)
     labels = [names.label(number) for number in range(max(max(pair) for pair in pairs) + 1)]
-    note = (
-        "Rows: the label, which is the decision for the original. Columns: the decision for the changed input. A click "
-        "lists the images."
-    )
-    return [blocks.matrix("becomes", "What decisions become", labels, pairs, note=note)]
+    note = "Rows: the label, which is the decision for the original. Columns: the decision for the changed input."
+    hint = "A click lists the images."
+    return [blocks.matrix("becomes", "What decisions become", labels, pairs, note=note, hint=hint)]
 
 
 def _classes(snapshot: Snapshot, names: Names) -> Block:
@@ -184,10 +184,8 @@ def _classes(snapshot: Snapshot, names: Names) -> Block:
     heads: list[Head] = [
         ("class", "text"),
         ("images", "number"),
-        ("lower, mean", "number"),
-        ("upper, mean", "number"),
-        ("lower, least", "number"),
-        ("upper, least", "number"),
+        *([] if drawn else LOWER),
+        *UPPER,
         ("exact", "share"),
         ("left out", "number"),
     ]
@@ -198,13 +196,13 @@ def _classes(snapshot: Snapshot, names: Names) -> Block:
 
 def _summary(images: Sequence[ImageBounds], drawn: bool) -> list[Any]:
     if not images:
-        return [0, None, None, None, None, None]
+        return [0, *([] if drawn else [None, None]), None, None, None]
     known = [image.upper for image in images if image.witness is not None]
+    lower = [image.lower for image in images]
     return [
         len(images),
-        None if drawn else round(fmean(image.lower for image in images), 4),
+        *([] if drawn else [round(fmean(lower), 4), min(lower)]),
         round(fmean(known), 4) if known else None,
-        None if drawn else min(image.lower for image in images),
         min(known) if known else None,
         round(sum(image.converged for image in images) / len(images), 4),
     ]

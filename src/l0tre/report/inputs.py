@@ -16,7 +16,16 @@ from l0tre.report.packing import packed
 from l0tre.report.pictures import limits, make_sheets, plan_sheets
 from l0tre.store import Inputs
 
-__all__ = ["Details", "Pictures", "extra_of", "gallery_of", "make_gallery", "plain_number", "witness_entry"]
+__all__ = [
+    "Details",
+    "Pictures",
+    "extra_of",
+    "gallery_of",
+    "make_gallery",
+    "plain_number",
+    "score_rows",
+    "witness_entry",
+]
 
 Pictures = Literal["inside", "served", "none"]
 SCORES = 5  # classes whose scores are shown
@@ -168,7 +177,7 @@ def extra_of(index: int, witness: Witness | None, original: Tensor | None, detai
             [plain_number(seconds), lower, upper] for seconds, lower, upper in details.timelines[index]
         ]
     if index in details.scores:
-        found["scores"] = _scores(*details.scores[index])
+        found["scores"] = score_rows(*details.scores[index])
     if index in details.maps:
         found["map"] = [plain_number(value, 3) for value in details.maps[index].flatten().tolist()]
     if index in details.certificates:
@@ -176,7 +185,7 @@ def extra_of(index: int, witness: Witness | None, original: Tensor | None, detai
     return found
 
 
-def _scores(before: Tensor, after: Tensor | None) -> list[list[Any]]:
+def score_rows(before: Tensor, after: Tensor | None) -> list[list[Any]]:
     """Class, score before, score after: of the classes that lead before or after, best first."""
     leading = set(before.topk(min(SCORES, len(before))).indices.tolist())
     if after is not None:

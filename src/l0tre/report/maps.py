@@ -52,7 +52,7 @@ def saliency_page(
     one = maps[0]
     place = _place(one, int(one.strongest(1)[0]), names)
     text = (
-        f"Of {counted(len(one.drop), one.group)}, {place} alone moves {one.observed} furthest: down by "
+        f"Of {counted(len(one.drop), one.group)}, {place} alone moves {_the(one)} furthest: down by "
         f"{float(one.drop.max()):.4g} {one.unit}, from {one.base:.4g}."
     )
     notes = []
@@ -93,10 +93,10 @@ def saliency_page(
 def _map_blocks(number: int, title: str, found: SaliencyMap, names: Names) -> list[Block]:
     shown: list[Block] = []
     picture = _picture(found)
-    note = f"How far each {found.group} alone can lower {found.observed}, over the values it can take."
+    note = f"How far each {found.group} alone can lower {_the(found)}, over the values it can take."
     if picture is not None:
         shown.append(blocks.heat(f"map-{number}", title, picture, note=note, unit=found.unit))
-    heads: list[Head] = [(found.group, "text"), ("drop", "number"), ("rise", "number"), ("measured", "text")]
+    heads: list[Head] = [(found.group, "text"), ("drop", "mean"), ("rise", "mean"), ("measured", "text")]
     rows = []
     for place in found.strongest(LISTED).tolist():
         drop, rise = plain_number(float(found.drop[place]), 6), plain_number(float(found.rise[place]), 6)
@@ -107,6 +107,11 @@ def _map_blocks(number: int, title: str, found: SaliencyMap, names: Names) -> li
         )
     )
     return shown
+
+
+def _the(found: SaliencyMap) -> str:
+    """What a map is about, inside a sentence."""
+    return f"the {found.observed}" if found.observed.startswith("score ") else found.observed
 
 
 def _picture(found: SaliencyMap) -> list[list[float]] | None:

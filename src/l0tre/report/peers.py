@@ -9,8 +9,8 @@ from torch import Tensor
 from l0tre.names import NO_NAMES, Names
 from l0tre.report import blocks
 from l0tre.report.attack import curves
-from l0tre.report.blocks import Document, Head, Series
-from l0tre.report.inputs import make_gallery, witness_entry
+from l0tre.report.blocks import Document, Head, Kind, Series
+from l0tre.report.inputs import make_gallery, plain_number, witness_entry
 
 __all__ = ["Entry", "peers_page"]
 
@@ -79,17 +79,21 @@ def peers_page(
         for entry in entries
         if everywhere
     }
-    best = min(means, key=lambda name: means[name], default="")
+    least = min(means.values(), default=0.0)
+    best = [name for name, mean in means.items() if mean == least]
+    need = "need" if len(best) > 1 else "needs"
     text = (
-        f"{best} needs fewest changes: {means[best]:.3f} {unit}s on average over the {len(everywhere):,} of {total:,} "
-        f"images that every attack changed."
+        f"{' and '.join(best)} {need} fewest changes: {least:.3f} {unit}s on average over the {len(everywhere):,} of "
+        f"{total:,} images that every attack changed."
         if means
         else f"No image was changed by every attack, of {total:,}."
     )
     heads: list[Head] = [("attack", "text")]
+    every = entries[0].figures if entries else {}
+    shown_figures = [name for name in every if any(entry.figures[name] != "" for entry in entries)]
     if entries:
-        heads += [(name, "text" if isinstance(v, str) else "number") for name, v in entries[0].figures.items()]
-    rows = [[entry.name, *entry.figures.values()] for entry in entries]
+        heads += [(name, _kind(name, value)) for name, value in entries[0].figures.items() if name in shown_figures]
+    rows = [[entry.name, *(entry.figures[name] for name in shown_figures)] for entry in entries]
     shown = [
         blocks.answer(text, [PASSES.format(budget), "Every input was replayed by the network's own source."]),
         blocks.table("attacks", "Attacks", heads, rows),
@@ -113,6 +117,12 @@ def peers_page(
         shown.append(chart)
     block, gallery = _gallery(entries, originals, labels, indices, unit, names, (low, high))
     return Document(f"Attacks on {model} with {data}", (*shown, block), gallery)
+
+
+def _kind(name: str, value: Any) -> Kind:
+    if isinstance(value, str):
+        return "text"
+    return "mean" if "mean" in name else "number"
 
 
 def _gallery(
@@ -139,9 +149,9 @@ def _gallery(
         witness, extra, best = None, dict[str, Any](), ""
         if done:
             entry = entries[min(done)[1]]
-            best = entry.name
+            best = ", ".join(entries[number].name for distance, number in done if distance == min(done)[0])
             witness = witness_entry(originals[row], entry.adversarial[row], int(entry.decisions[row]))
-            extra = {"before": originals[row].flatten()[witness["positions"]].tolist()}
+            extra = {"witnesses": [_witness(entries[number], originals[row], row) for _, number in done]}
         sizes = [distance for distance, _ in found]
         rows.append({"index": index, "label": label, "changed": sizes, "best": best, "witness": witness})
         extras.append(extra)
@@ -150,3 +160,10 @@ def _gallery(
     return make_gallery(
         result, extras, heads, originals=originals, domain=limits, unit=unit, names=stored, file="attacks"
     )
+
+
+def _witness(entry: Entry, original: Tensor, row: int) -> dict[str, Any]:
+    """What an attack changed in one input."""
+    found = witness_entry(original, entry.adversarial[row], int(entry.decisions[row]))
+    before = [plain_number(value) for value in original.flatten()[found["positions"]].tolist()]
+    return {"by": entry.name, **found, "before": before}

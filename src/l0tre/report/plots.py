@@ -54,7 +54,10 @@ def _draw(axes: Any, block: Block) -> None:
             axes.bar(places, values, color=colour, label=one["name"], width=0.7)
         elif one["draw"] == "step":
             marker = "o" if len(places) == 1 else ""
-            axes.step(where, values, where="post", color=colour, label=one["name"], marker=marker)
+            # Where a line would hide the one below it, its dashes let it through.
+            hides = number > 0 and any(a == b for a, b in zip(values, drawn[number - 1], strict=True))
+            style = "--" if hides else "-"
+            axes.step(where, values, style, where="post", color=colour, label=one["name"], marker=marker)
         else:
             axes.plot(places, values, "o" if one["draw"] == "points" else "-", color=colour, label=one["name"])
     if block["band"] and len(series) > 1:
@@ -74,6 +77,8 @@ def _draw(axes: Any, block: Block) -> None:
         axes.yaxis.set_major_formatter(ticker.PercentFormatter(1.0))
     elif whole and not block["log"]:
         axes.yaxis.set_major_locator(ticker.MaxNLocator(integer=True))
+    if block["places"]:
+        axes.set_xticks(places, block["places"])
     axes.set_title(block["title"], fontsize=10)
     axes.set_xlabel(block["x"])
     axes.set_ylabel(f"share of {block['y']}" if block["share"] else block["y"])

@@ -31,6 +31,7 @@ def verdict_page(
     low: float = 0.0,
     high: float = 1.0,
     names: Names = NO_NAMES,
+    scores: tuple[Tensor, Tensor | None] | None = None,
     model: str = "",
     data: str = "",
 ) -> Document:
@@ -44,6 +45,7 @@ def verdict_page(
         low: The value drawn black.
         high: The value drawn white.
         names: Of classes, inputs and columns.
+        scores: Of the input, and of the changed one: float32 ``[classes]`` each.
         model: The network's name.
         data: The data's.
     """
@@ -90,7 +92,7 @@ def verdict_page(
         stored = names.to_config([index])
         block, gallery = make_gallery(
             {"images": [entry], "config": {"names": stored}},
-            [extra_of(index, witness, batch[0], Details())],
+            [extra_of(index, witness, batch[0], Details(scores={} if scores is None else {index: scores}))],
             COLUMNS,
             originals=batch,
             domain=(low, high),

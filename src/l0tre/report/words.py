@@ -54,6 +54,8 @@ def answer(snapshot: Snapshot) -> str:
     lower = _mean([image.lower for image in images])
     least = f"{begin}any {lower} {unit}s may change without altering the decision ({_scope(snapshot)})"
     least = f"{least[0].upper()}{least[1:]}"
+    if not any(image.lower for image in images):
+        least = f"No change of even one {unit} is proved to keep the decision"
     if not known:
         return f"{least}{over}; no input with another decision is known, so there is no upper bound."
     upper = f"{_mean(known)} well-chosen ones suffice to alter it (shown by stored inputs)"

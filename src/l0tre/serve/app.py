@@ -10,7 +10,7 @@ from html import escape
 from typing import Any
 
 from l0tre.errors import L0treError, require
-from l0tre.report import code, page_data, runs_page, style
+from l0tre.report import code, page_data, runs_page, shared_inputs, style
 from l0tre.serve.guard import Application, Guard
 from l0tre.serve.runs import Runs
 from l0tre.serve.watch import State, Statuses, Watch, changes, silent_if_old, status_of
@@ -70,9 +70,13 @@ class Service:
 
     def compared(self, names: list[str]) -> dict[str, Any]:
         """The page of several runs side by side."""
-        snapshots = {name: self.watch(name).current().run.snapshot for name in names}
-        document = runs_page(snapshots)
-        return {**page_data(document), "result": None if document.gallery is None else document.gallery.result}
+        runs = {name: self.watch(name).current().run for name in names}
+        snapshots = {name: run.snapshot for name, run in runs.items()}
+        document = runs_page(snapshots, shared_inputs([run.inputs for run in runs.values()]))
+        found, gallery = page_data(document), document.gallery
+        if gallery is not None:
+            found |= {"result": gallery.result, "extras": gallery.extras, "sheets": gallery.sheets}
+        return found
 
 
 def make_app(runs: Runs, *, token: str = "", closing: Callable[[], bool] = lambda: False) -> Application:

@@ -20,8 +20,16 @@ function show(value, digits = 4) {
   return String(Number(value.toPrecision(digits)));
 }
 
+/** A number with three decimals, more where the largest of its column would show too few digits. */
+function even(value, most = Math.abs(value)) {
+  if (value === null || value === undefined) return "";
+  const decimals = most > 0 && most < 0.1 ? Math.min(12, 2 - Math.floor(Math.log10(most))) : 3;
+  return value.toLocaleString("en", { minimumFractionDigits: decimals, maximumFractionDigits: decimals });
+}
+
 const KINDS = {
   number: (value) => show(value),
+  mean: even,
   text: (value) => (value === null || value === undefined ? "" : String(value)),
   share: (value) => (value === null || value === undefined ? "" : `${(100 * value).toFixed(1)}\u00a0%`),
   moment: (value) => (value ? new Date(1000 * value).toLocaleString("sv", { dateStyle: "short", timeStyle: "short" }) : ""),
@@ -55,6 +63,11 @@ function section(block, ...children) {
 
 function note(text) {
   return text ? el("p", { class: "soft" }, text) : null;
+}
+
+/** What a click does: of no use on paper. */
+function hint(text) {
+  return text ? el("p", { class: "soft hint" }, text) : null;
 }
 
 /** A value on the style sheet. */

@@ -46,9 +46,10 @@ function drawMatrix(block, page) {
     shade(node, count, most);
     return node;
   };
-  const head = el("tr", {}, el("th", { scope: "col", class: "corner" }, "label ↓ becomes →"), block.labels.map((label) => el("th", { scope: "col" }, label)));
-  const rows = block.labels.map((label, row) => el("tr", {}, el("th", { scope: "row" }, label), block.labels.map((_, column) => cell(row, column))));
-  return section(block, el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": block.title }, el("table", { class: "pairs" }, el("thead", {}, head), el("tbody", {}, rows))), note(block.note));
+  const named = block.labels.some((label) => label.length > 3) ? " named" : "", many = block.labels.length > 12 ? " many" : "";
+  const head = el("tr", {}, el("th", { scope: "col", class: "corner" }, "label ↓ becomes →"), block.labels.map((label) => el("th", { scope: "col", title: label }, el("span", {}, label))));
+  const rows = block.labels.map((label, row) => el("tr", {}, el("th", { scope: "row", title: label }, el("span", {}, label)), block.labels.map((_, column) => cell(row, column))));
+  return section(block, el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": block.title }, el("table", { class: `pairs${named}${many}` }, el("thead", {}, head), el("tbody", {}, rows))), note(block.note), hint(block.hint));
 }
 
 function drawHeat(block) {

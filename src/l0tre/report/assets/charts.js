@@ -12,6 +12,12 @@ function tickLabel(value, share) {
   return share ? `${Math.round(100 * value)} %` : Math.abs(value) >= 1e6 || (value && Math.abs(value) < 1e-3) ? value.toExponential(0) : show(value);
 }
 
+/** A name that fits into so many pixels; empty for none. */
+function shortName(name, pixels) {
+  const most = Math.max(3, Math.floor(pixels / 7) - 2);
+  return name === undefined ? "" : name.length > most ? `${name.slice(0, most - 1)}…` : name;
+}
+
 const WHOLE = [1, 2, 5].flatMap((digit) => [0, 1, 2, 3, 4, 5, 6].map((power) => digit * 10 ** power)).sort((a, b) => a - b);
 
 /** Whether every place of a chart is one image: it is as wide as the step between two places. */
@@ -35,6 +41,14 @@ function placeAt(block, number, closest, value) {
 
 const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3]]; // lines of networks or attacks that cover each other stay visible
 
+/** Dashes of a line: of a number, or where it would cover the line below it for a part of its way. */
+function dashes(series, number) {
+  const { role, values, draw } = series[number];
+  if (/^\d+$/.test(role)) return DASHES[Math.min(Number(role), DASHES.length - 1)];
+  const below = number > 0 && draw === "step" && series[number - 1].draw === "step" ? series[number - 1].values : [];
+  return values.some((value, place) => value !== null && value === below[place]) ? DASHES[1] : [];
+}
+
 /** Options of uPlot for one variant of a chart. */
 function chartOptions(block, number, width, { tell, place, zoomed }) {
   const variant = block.variants[number];
@@ -43,12 +57,12 @@ function chartOptions(block, number, width, { tell, place, zoomed }) {
   const axis = { stroke: soft, grid: { stroke: rule, width: 1 }, ticks: { stroke: rule, width: 1 }, font: "12px system-ui, sans-serif", labelFont: "12px system-ui, sans-serif" };
   const bars = uPlot.paths.bars({ size: [0.7, 60] });
   const paths = { step: uPlot.paths.stepped({ align: 1 }), line: uPlot.paths.linear(), bars, points: () => null };
-  const series = variant.series.map((one) => ({
+  const series = variant.series.map((one, at) => ({
     label: one.name,
     stroke: colour(one.role),
     width: one.draw === "bars" ? 0 : 2,
     fill: one.draw === "bars" ? colour(one.role) : undefined,
-    dash: /^\d+$/.test(one.role) ? DASHES[Math.min(Number(one.role), DASHES.length - 1)] : [],
+    dash: dashes(variant.series, at),
     paths: paths[one.draw],
     points: { show: one.draw === "points" || (variant.x.length === 1 && one.draw !== "bars"), size: 7, fill: colour(one.role) },
   }));
@@ -65,14 +79,14 @@ function chartOptions(block, number, width, { tell, place, zoomed }) {
     bands: block.band && variant.series.length > 1 ? [{ series: [2, 1], fill: css("--area") }] : [],
     scales: { x: xScale, y: block.log ? { distr: 4, asinh: 1, range: (u, low, high) => [0, (high ?? 1) * 1.2] } : { range: (u, low, high) => [Math.min(0, low ?? 0), block.share ? 1 : Math.max(high ?? 1, 1e-9) * 1.06] } },
     axes: [
-      { ...axis, ...(places.every(Number.isInteger) ? { incrs: WHOLE } : {}), label: block.x, labelSize: 20, size: 34, ...(block.log_x ? { splits: roundTicks } : {}), values: (u, ticks) => ticks.map((tick) => tickLabel(tick, false)) },
-      { ...axis, ...(counts ? { incrs: WHOLE } : {}), label: block.y, labelSize: 20, size: 52, ...(block.log ? { splits: roundTicks } : {}), values: (u, ticks) => ticks.map((tick) => tickLabel(tick, block.share)) },
+      { ...axis, ...(places.every(Number.isInteger) ? { incrs: WHOLE } : {}), label: block.x, labelSize: 20, size: 34, ...(block.log_x ? { splits: roundTicks, filter: (u, ticks) => ticks } : {}), values: (u, ticks) => ticks.map((tick) => (block.places?.length ? shortName(block.places[tick - 1], width / places.length) : tickLabel(tick, false))) },
+      { ...axis, ...(counts ? { incrs: WHOLE } : {}), label: block.share ? `share of ${block.y}` : block.y, labelSize: 20, size: 52, ...(block.log ? { splits: roundTicks, filter: (u, ticks) => ticks } : {}), values: (u, ticks) => ticks.map((tick) => tickLabel(tick, block.share)) },
     ],
     legend: { show: false },
     cursor: { drag: { x: true, y: false, uni: 10 }, points: { size: 7 }, dataIdx: (u, series, closest, value) => place(closest, value) },
     hooks: {
       setCursor: [(u) => tell(u)],
-      draw: [(u) => drawMarks(u, block)],
+      draw: [(u) => drawStems(u, variant), (u) => drawMarks(u, block)],
       setSelect: [(u) => { if (u.select.width > 0) zoomed(u); }],
     },
   };
@@ -84,6 +98,25 @@ function roundTicks(u, axis, low, high) {
   const found = powers.flatMap((power) => [1, 2, 5].map((digit) => digit * 10 ** power)).filter((tick) => tick >= Math.max(low, least, high > 5 ? 1 : 0.1) && tick <= high);
   const thinned = found.length > 9 ? found.filter((tick) => /^(1|0\.0*1)0*$/.test(String(tick))) : found;
   return low <= 0 ? [0, ...thinned] : thinned;
+}
+
+/** Points of two lines at the same place are the ends of an interval: a stem between them. */
+function drawStems(u, { x, series }) {
+  if (series.length !== 2 || series.some((one) => one.draw !== "points")) return;
+  const context = u.ctx;
+  context.save();
+  context.strokeStyle = css("--open");
+  context.lineWidth = 2 * (window.devicePixelRatio || 1);
+  x.forEach((place, at) => {
+    const [low, high] = series.map((one) => one.values[at]);
+    if (low === null || high === null) return;
+    const [across, from, to] = [u.valToPos(place, "x", true), u.valToPos(low, "y", true), u.valToPos(high, "y", true)];
+    context.beginPath();
+    context.moveTo(across, from);
+    context.lineTo(across, to);
+    context.stroke();
+  });
+  context.restore();
 }
 
 function drawMarks(u, block) {
@@ -112,7 +145,7 @@ function chartWords(block, number, place) {
   const variant = block.variants[number], image = block.pick[number]?.[place];
   const values = variant.series.map((one) => [one.name, one.values[place]]).filter(([, value]) => value !== null && value !== undefined);
   const told = values.map(([name, value]) => `${name}: ${block.share ? KINDS.share(value) : show(value)}`);
-  if (image === undefined) return [`${block.x}: ${show(variant.x[place])}`, ...told];
+  if (image === undefined) return [block.places?.[place] ?? `${block.x}: ${show(variant.x[place])}`, ...told];
   const none = values.length < variant.series.length ? ["no change known that alters the decision"] : [];
   return [`image ${image} (${show(place + 1)} of ${show(variant.x.length)})`, ...told, ...none];
 }
@@ -132,6 +165,10 @@ function chartValues(block, number) {
   const chosen = block.variants[number];
   const heads = [[block.x, "number"], ...chosen.series.map((one) => [one.name, block.share ? "share" : "number"])];
   const rows = chosen.x.map((place, row) => [place, ...chosen.series.map((one) => one.values[row])]);
+  if (block.places?.length) {
+    heads[0] = [block.x, "text"];
+    rows.forEach((row, at) => { row[0] = block.places[at]; });
+  }
   if (isRanking(block, number)) {
     heads[0] = ["image", "number"];
     rows.forEach((row, at) => { row[0] = block.pick[number][at]; });
@@ -216,18 +253,20 @@ function drawChart(block, page) {
   const list = () => { if (data.open) data.replaceChildren(data.firstChild, chartValues(block, number)); };
   data.addEventListener("toggle", list);
   const tools = el("div", { class: "tools" }, choice, button("+", "zoom in", 0.5), button("−", "zoom out", 2), button("all", "show all", 0));
-  const title = el("h2", {}), legend = el("div"), words = el("p", { class: "soft" });
+  const title = el("h2", {}), legend = el("div"), words = el("p", { class: "soft" }), clicks = el("p", { class: "soft hint" });
   const describe = () => {
     title.textContent = block.title;
     legend.replaceChildren(chartLegend(block));
     words.textContent = block.note;
     words.hidden = !block.note;
+    clicks.textContent = block.hint ?? "";
+    clicks.hidden = !block.hint;
     host.setAttribute("aria-label", `${block.summary || block.title} Arrow keys tell values, + and - zoom, 0 shows all.`);
     choice.hidden = block.variants.length < 2;
     choice.replaceChildren(...block.variants.map((one, at) => el("option", { value: at, selected: at === number }, one.name)));
   };
   describe();
-  const node = el("section", { id: block.id, class: "block chart" }, el("div", { class: "head" }, title, tools), legend, host, told, words, data);
+  const node = el("section", { id: block.id, class: "block chart" }, el("div", { class: "head" }, title, tools), legend, host, told, words, clicks, data);
   charts.add({ node, render });
   requestAnimationFrame(render);
   node.update = (next) => {

@@ -61,6 +61,12 @@ function drawGallery(block, page) {
   const table = el("table", { class: "images" });
   const pager = el("nav", { class: "pager", "aria-label": "pages" });
 
+  const alone = el("div", { class: "alone", hidden: true }); // the view of the only input
+  const showAlone = async () => {
+    const entry = entries[0], parts = await inputParts(page, block, entry, 0);
+    if (entries[0] === entry) alone.replaceChildren(el("h3", {}, `image ${inputName(names, entry.index)}`), ...parts);
+  };
+
   const openRow = (row) => {
     const at = rows.indexOf(row);
     const go = (step) => { const next = rows[rows.indexOf(page.shown) + step]; if (next !== undefined) openRow(next); };
@@ -131,13 +137,17 @@ function drawGallery(block, page) {
   const saves = el("p", { class: "saves" }, "download ",
     el("button", { type: "button", onclick: () => download(`${block.file}.csv`, csv(), "text/csv") }, "csv"), " ",
     el("button", { type: "button", onclick: async () => download(`${block.file}.json`, await page.json(), "application/json") }, "json"));
-  const node = section(block, filters, el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": block.title }, table), el("div", { class: "pages" }, pager, count), block.notes.map(note), saves);
+  const scroll = el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": block.title }, table);
+  const node = section(block, filters, scroll, alone, el("div", { class: "pages" }, pager, count), block.notes.map(note), saves);
   const pages = node.querySelector(".pages");
   page.onRows((all, fresh) => {
     entries = all;
     filters.hidden = pages.hidden = entries.length < 2;
+    scroll.hidden = entries.length === 1;
+    alone.hidden = !scroll.hidden;
     if (fresh) makeFilters();
     draw();
+    if (!alone.hidden) showAlone();
   });
   return node;
 }

@@ -14,8 +14,8 @@ function valueWords(block, position, value) {
   return block.names.words?.[position]?.[value] ?? show(value, 6);
 }
 
-function changesTable(page, block, witness, before) {
-  const pictures = page.pictures;
+function changesTable(page, block, witness) {
+  const pictures = page.pictures, before = witness.before;
   const first = witness.positions.length ? placeWords(pictures, block, witness.positions[0]) : [];
   const heads = first.length === 1 ? [[block.names.features ? "column" : "value", "text"]] : [["row", "number"], ["column", "number"], ["channel", "text"]].slice(0, first.length);
   const rows = witness.positions.map((position, number) => [...placeWords(pictures, block, position).map((word, part) => (heads[part][1] === "number" ? Number(word) : word)), valueWords(block, position, before?.[number]), "→", valueWords(block, position, witness.values[number])]);
@@ -24,7 +24,7 @@ function changesTable(page, block, witness, before) {
 
 function scoresTable(block, scores) {
   const rows = scores.map(([number, before, after]) => [className(block.names, number), before, after, after === null ? null : after - before]);
-  return sortableTable({ id: "scores", title: "scores", heads: [["class", "text"], ["before", "number"], ["after", "number"], ["change", "number"]], rows, total: [] });
+  return sortableTable({ id: "scores", title: "scores", heads: [["class", "text"], ["before", "mean"], ["after", "mean"], ["change", "mean"]], rows, total: [] });
 }
 
 /** Bounds of one input over time, as a chart of its own. */
@@ -38,7 +38,7 @@ function timelineChart(page, block, timeline) {
 }
 
 /** Values of pixels as a picture: what changed (blue less, red more), or a map. */
-function valuesCanvas(label, pictures, height, width, values, signed) {
+function valuesCanvas(label, height, width, values, signed) {
   const canvas = pixelCanvas(label, width, height);
   const context = canvas.getContext("2d"), pixels = context.createImageData(width, height);
   const most = Math.max(...values.map(Math.abs)) || 1;
@@ -62,25 +62,45 @@ function outline(canvas, spots) {
   return frame;
 }
 
+/** What changed in a picture: of grey ones the sign, of coloured ones how far each channel moved. */
+function differenceCanvas(pictures, height, width, { positions, values, before }) {
+  const places = positions.map((position) => pictures.where(position));
+  if (places.every(({ channel }) => channel === null)) {
+    const difference = Array(width * height).fill(0);
+    places.forEach(({ row, column }, number) => { difference[row * width + column] = values[number] - before[number]; });
+    return ["difference (red: more, blue: less)", valuesCanvas("difference", height, width, difference, true)];
+  }
+  const canvas = pixelCanvas("difference", width, height), context = canvas.getContext("2d"), pixels = context.createImageData(width, height);
+  const moved = values.map((value, number) => Math.abs(value - before[number])), most = Math.max(...moved) || 1;
+  for (let at = 3; at < pixels.data.length; at += 4) pixels.data[at] = 255;
+  places.forEach(({ row, column, channel }, number) => { pixels.data[4 * (row * width + column) + channel] = (255 * moved[number]) / most; });
+  context.putImageData(pixels, 0, 0);
+  return ["difference (how far red, green and blue moved)", canvas];
+}
+
+/** The changed inputs of a row: its own, or one of each network or attack that the page is about. */
+function changedInputs(entry, extra) {
+  if (extra.witnesses) return extra.witnesses;
+  return entry.witness?.positions ? [{ ...entry.witness, before: extra.before, by: "" }] : [];
+}
+
 async function inputPictures(page, block, entry, row, extra) {
   const pictures = page.pictures, host = el("div", { class: "views" });
   if (!pictures.place(row)) return host;
   const { width, height } = block.picture;
   const add = (title, canvas, spots = []) => host.append(el("figure", {}, outline(canvas, spots), el("figcaption", {}, title)));
-  const witness = entry.witness;
-  const spots = witness ? [...new Set(witness.positions.map((position) => { const at = pictures.where(position); return `${at.row},${at.column}`; }))].map((text) => text.split(",").map(Number)) : [];
+  const spotsOf = ({ positions }) => [...new Set(positions.map((position) => { const at = pictures.where(position); return `${at.row},${at.column}`; }))].map((text) => text.split(",").map(Number));
+  const changes = changedInputs(entry, extra), spots = changes.length === 1 ? spotsOf(changes[0]) : [];
   const original = pixelCanvas(`original, ${className(block.names, entry.label)}`, width, height);
   if (!(await pictures.draw(original, row))) return host;
   add(entry.label === null || entry.label === undefined ? "original" : `original: ${className(block.names, entry.label)}`, original, spots);
-  if (witness) {
+  for (const witness of changes) {
     const changed = pixelCanvas(`changed, becomes ${className(block.names, witness.label)}`, width, height);
     await pictures.draw(changed, row, witness);
-    add(`changed: ${className(block.names, witness.label)}`, changed, spots);
-    const difference = Array(width * height).fill(0);
-    if (extra.before) witness.positions.forEach((position, number) => { const at = pictures.where(position); difference[at.row * width + at.column] += witness.values[number] - extra.before[number]; });
-    add("difference (red: more, blue: less)", valuesCanvas("difference", pictures, height, width, difference, true));
+    add(`${witness.by || "changed"}: ${className(block.names, witness.label)}`, changed, spotsOf(witness));
+    if (witness.before && changes.length === 1) add(...differenceCanvas(pictures, height, width, witness));
   }
-  if (extra.map && extra.map.length === width * height) add("sensitivity", valuesCanvas("sensitivity map", pictures, height, width, extra.map, false), spots);
+  if (extra.map && extra.map.length === width * height) add("sensitivity", valuesCanvas("sensitivity map", height, width, extra.map, false), spots);
   return host;
 }
 
@@ -96,36 +116,51 @@ function proofFacts(entry, extra) {
   return el("dl", { class: "facts" }, facts.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
 }
 
+const SHORT_ROW = 40; // columns of a row that is shown at once
+
 /** All columns of an input that is a row of a table, those that change first. */
 function wholeRow(page, block, entry, row) {
   const changed = new Map((entry.witness?.positions ?? []).map((position, number) => [position, entry.witness.values[number]]));
   const order = [...changed.keys(), ...row.map((_, position) => position).filter((position) => !changed.has(position))];
   const rows = order.map((position) => [placeWords(page.pictures, block, position).join(" "), valueWords(block, position, row[position]), changed.has(position) ? valueWords(block, position, changed.get(position)) : ""]);
   const heads = [["column", "text"], ["value", "number"], ["changed to", "number"]];
-  return el("details", {}, el("summary", {}, `The whole row (${row.length} columns)`), sortableTable({ id: "row", title: "the whole row", heads, rows, total: [] }));
+  return el("details", { open: row.length <= SHORT_ROW }, el("summary", {}, `The whole row (${counted(row.length, "column")})`), sortableTable({ id: "row", title: "the whole row", heads, rows, total: [] }));
+}
+
+/** Why an input has no changed one; empty where none was looked for. */
+function withoutChange(entry, extra) {
+  if (entry.distance === 0) return "No change is needed: the decision is the wanted one as it is.";
+  return entry.guarantee || extra.witnesses || entry.distance === null ? "No change that alters the decision is known." : "";
+}
+
+/** All that is known of an input: its figures, pictures, changed values, scores, bounds over time, proof. */
+async function inputParts(page, block, entry, row) {
+  const extra = (await page.extra(row)) ?? {};
+  const facts = block.columns.filter(([path, , kind]) => kind !== "picture" && path !== "index").map((column) => [column[1], cellOf(entry, column, block.names)[1]]);
+  const parts = [el("dl", { class: "brief" }, facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value || "—")))), await inputPictures(page, block, entry, row, extra)];
+  const part = (title, node) => parts.push(el("section", {}, title ? el("h3", {}, title) : null, node));
+  if (extra.missing) parts.push(el("p", { class: "warning" }, extra.missing));
+  const changes = changedInputs(entry, extra);
+  for (const witness of changes) part(`Changed values${witness.by ? `, ${witness.by}` : ""} (${witness.positions.length})`, changesTable(page, block, witness));
+  if (!changes.length && !entry.witness) parts.push(note(withoutChange(entry, extra)) ?? "");
+  if (extra.row) parts.push(wholeRow(page, block, entry, extra.row));
+  if (extra.map?.length && !page.pictures.pictured) part("Sensitivity", sortableTable({ id: "sensitivity", title: "sensitivity", heads: [["column", "text"], ["lowers the score by", "mean"]], rows: extra.map.map((value, position) => [placeWords(page.pictures, block, position).join(" "), value]), total: [] }));
+  if (extra.scores) part("Scores", scoresTable(block, extra.scores));
+  if (extra.timeline?.length) parts.push(timelineChart(page, block, extra.timeline));
+  if (entry.guarantee || extra.certificate) part("What it rests on", proofFacts(entry, extra));
+  return parts;
 }
 
 /** Show an input in the dialog, or show it again with what has become known of it. */
 async function showInput(page, block, entry, row, { go, first, last }) {
-  const extra = (await page.extra(row)) ?? {};
   const dialog = page.dialog ??= document.body.appendChild(el("dialog", { class: "input", tabindex: -1, "aria-labelledby": "input-title" }));
   const close = el("button", { type: "button", class: "close", "aria-label": "close", onclick: () => dialog.close() }, "×");
   const step = (text, label, size, off) => el("button", { type: "button", "aria-label": label, title: label, disabled: off, onclick: () => go(size) }, text);
-  const facts = block.columns.filter(([path, , kind]) => kind !== "picture" && path !== "index").map((column) => [column[1], cellOf(entry, column, block.names)[1]]);
   const parts = [
     el("header", {}, el("h2", { id: "input-title" }, `image ${inputName(block.names, entry.index)}`), step("‹", "previous image", -1, first), step("›", "next image", 1, last), close),
-    el("dl", { class: "brief" }, facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value || "—")))),
-    await inputPictures(page, block, entry, row, extra),
+    ...(await inputParts(page, block, entry, row)),
   ];
   if (page.shown !== row) return; // somebody went on before it was there
-  const part = (title, node) => parts.push(el("section", {}, title ? el("h3", {}, title) : null, node));
-  if (extra.missing) parts.push(el("p", { class: "warning" }, extra.missing));
-  if (entry.witness?.positions) part(`Changed values (${entry.witness.positions.length})`, changesTable(page, block, entry.witness, extra.before));
-  if (extra.row) parts.push(wholeRow(page, block, entry, extra.row));
-  if (extra.map && !page.pictures.pictured) part("Sensitivity", sortableTable({ id: "sensitivity", title: "sensitivity", heads: [["column", "text"], ["lowers the score by", "number"]], rows: extra.map.map((value, position) => [placeWords(page.pictures, block, position).join(" "), value]), total: [] }));
-  if (extra.scores) part("Scores", scoresTable(block, extra.scores));
-  if (extra.timeline?.length) parts.push(timelineChart(page, block, extra.timeline));
-  if (entry.guarantee || extra.certificate) part("What it rests on", proofFacts(entry, extra));
   const again = dialog.open && page.drawn === row, place = dialog.scrollTop, focus = dialog.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label") : null;
   page.drawn = row;
   dialog.replaceChildren(...parts);

@@ -174,7 +174,7 @@ async function showCompared(main) {
   const data = await answer.json();
   if (!answer.ok) return fail(data.error);
   document.title = data.title;
-  const page = new Page({ sheet: () => "", extra: () => ({}) });
+  const page = new Page({ sheet: (number) => data.sheets[number], extra: (row) => data.extras[row] });
   if (data.result) page.result = data.result;
   return main.append(el("h1", {}, data.title), el("div", { class: "grid" }, drawBlocks(data.blocks, page)));
 }

@@ -22,8 +22,11 @@ function sortableTable(block) {
   const state = { column: null, down: false, all: false };
   const table = el("table");
   const more = el("button", { type: "button", class: "more", onclick: () => { state.all = true; draw(); } });
-  const cell = (value, place) => el("td", { class: block.heads[place][1] }, KINDS[block.heads[place][1]](value));
+  let most = [];
+  const largest = (place) => block.rows.reduce((found, row) => Math.max(found, Math.abs(row[place] ?? 0)), 0);
+  const cell = (value, place) => el("td", { class: block.heads[place][1] }, KINDS[block.heads[place][1]](value, most[place]));
   const draw = () => {
+    most = block.heads.map(([, kind], place) => (kind === "mean" ? largest(place) : undefined));
     const focus = [...table.querySelectorAll("button")].indexOf(document.activeElement);
     const rows = [...block.rows];
     if (state.column !== null) rows.sort((a, b) => compare(a[state.column], b[state.column]) * (state.down ? -1 : 1));
