@@ -3,10 +3,15 @@
 Beside what either group does alone, the two together leave a rest, which is not zero only where their windows meet. A
 linear operation maps rests to rests. Behind any other one the rest is ``f(x + a + b + r) - f(x + a) - f(x + b) +
 f(x)``, with ``a`` and ``b`` what each does alone. So nothing outside the common window is ever computed.
+
+:func:`carry_rest` is this for everybody. What stands for a rest differs: its value at grid points
+(:func:`carry_interactions`), affine forms of it over a box of values (``certify/boxes/pair_forms.py``), or only its
+largest size (``certify/boxes/interaction_sizes.py``).
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from torch import Tensor
 
@@ -14,7 +19,9 @@ from l0tre.locality.local_part import LocalPlan, bends_in_place, need, overlap, 
 from l0tre.locality.windows import Base, Box, Sites, carry_linear, inside, patches, shifted, window_values
 from l0tre.model.graph import Operation, run_operation
 
-__all__ = ["Alone", "carry_interactions", "is_chain", "meeting_sites", "reaches"]
+__all__ = ["Alone", "carry_interactions", "carry_rest", "is_chain", "meeting_sites", "reaches"]
+
+Rest = TypeVar("Rest")
 
 
 @dataclass(frozen=True)
@@ -52,32 +59,60 @@ def meeting_sites(plan: LocalPlan, start: int, boxes: tuple[Box, Box], steps: Te
     return Sites(steps, rows, columns)
 
 
+def carry_rest(
+    plan: LocalPlan,
+    meets: Callable[[int], Box],
+    start: int,
+    linear: Callable[[int, Rest], Rest],
+    bend: Callable[[int, Rest | None], Rest],
+) -> Rest | None:
+    """Carry what two changes leave beside what either does alone, in whatever stands for it.
+
+    Args:
+        plan: The local part, a chain.
+        meets: Where the windows of both meet at an operation.
+        start: An operation at which the two changes still add up.
+        linear: The rest behind a linear operation, from the one before it.
+        bend: The rest behind any other operation, from the one before it if there is one.
+
+    Returns:
+        The rest at the cut; ``None`` if there is none.
+    """
+    rest: Rest | None = None
+    for place in range(start + 1, plan.cut + 1):
+        if not all(span.size for span in meets(place)):
+            rest = None
+        elif bends_in_place(plan.graph.operations[place]):
+            rest = bend(place, rest)
+        elif rest is not None:
+            rest = linear(place, rest)
+    return rest
+
+
 def carry_interactions(plan: LocalPlan, base: Base, sites: Sites, start: int, alone: Alone) -> Tensor | None:
-    """Carry the rests of pairs to the cut.
+    """Carry the rests of pairs to the cut, at all points of a grid.
 
     Args:
         plan: The local part, a chain.
         base: The unchanged images.
         sites: Where the pairs are, and where their windows meet from ``start`` on.
-        start: A operation at which the two changes still add up.
+        start: An operation at which the two changes still add up.
         alone: What each of the two does alone, see :class:`Alone`.
 
     Returns:
         The rest at the cut, ``[images, sites, points ** 2, C, rows, columns]``, the first group's points varying
         slowest; ``None`` if there is none.
     """
-    rest: Tensor | None = None
-    for place in range(start + 1, plan.cut + 1):
-        operation = plan.graph.operations[place]
-        if not all(span.size for span in sites.box(place)):
-            rest = None
-        elif bends_in_place(operation):
-            if rest is not None:
-                base.rests.see(plan.bends[place], rest)
-            rest = _bend(plan, base.maps, sites, place, alone, rest)
-        elif rest is not None:
-            rest = carry_linear(plan, sites, place, operation, rest)
-    return rest
+
+    def linear(place: int, rest: Tensor) -> Tensor:
+        return carry_linear(plan, sites, place, plan.graph.operations[place], rest)
+
+    def bend(place: int, rest: Tensor | None) -> Tensor:
+        if rest is not None:
+            base.rests.see(plan.bends[place], rest)
+        return _bend(plan, base.maps, sites, place, alone, rest)
+
+    return carry_rest(plan, sites.box, start, linear, bend)
 
 
 def _bend(

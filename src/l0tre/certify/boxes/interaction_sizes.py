@@ -18,6 +18,7 @@ from l0tre.certify.boxes.window_forms import gather_dense
 from l0tre.certify.boxes.windowed import Windowed
 from l0tre.certify.relax.supported import curve_bounds, is_nonlinear
 from l0tre.locality.local_part import local_place, need
+from l0tre.locality.pair_interactions import carry_rest
 from l0tre.locality.windows import Box, shifted
 from l0tre.model.graph import Operation
 
@@ -87,22 +88,21 @@ def _bound(
         up, down = (cut_out(kind[phase][place], box, wanted, image, rows) for kind in (sizes.up, sizes.down))
         return up, down
 
-    rest: dict[int, Tensor] = {}
-    for place in range(1, local.plan.cut + 1):
-        operation = local.plan.graph.operations[place]
-        source, box = operation.inputs[0], pattern.meets[place]
-        if not pattern.met(place):
-            continue
-        if is_nonlinear(operation):
-            wanted = (need(operation, box[0], 0), need(operation, box[1], 1))
-            before = shifted(rest[source], pattern.meets[source], wanted) if source in rest else None
-            found = _bend(operation, [alone(side, source, wanted) for side in (0, 1)], before)
-            rest[place] = site.clear(place, found[:, None])[:, 0]
-        elif source in rest:
-            rest[place] = map_interaction(site, place, local.positive[place], rest[source][:, None])[:, 0]
-    if local.plan.cut not in rest:
+    def linear(place: int, before: Tensor) -> Tensor:
+        return map_interaction(site, place, local.positive[place], before[:, None])[:, 0]
+
+    def curved(place: int, before: Tensor | None) -> Tensor:
+        operation, box = local.plan.graph.operations[place], pattern.meets[place]
+        source = operation.inputs[0]
+        wanted = (need(operation, box[0], 0), need(operation, box[1], 1))
+        left = None if before is None else shifted(before, pattern.meets[source], wanted)
+        found = _bend(operation, [alone(side, source, wanted) for side in (0, 1)], left)
+        return site.clear(place, found[:, None])[:, 0]
+
+    rest = carry_rest(local.plan, pattern.meets.__getitem__, 0, linear, curved)
+    if rest is None:
         return windowed.weights.new_zeros(len(pairs), windowed.weights.shape[-1])
-    (total,) = gather_dense(site, [(rest[local.plan.cut][:, None], True)], (windowed.kinds, windowed.weights))
+    (total,) = gather_dense(site, [(rest[:, None], True)], (windowed.kinds, windowed.weights))
     return total[:, 0] * ROUNDING
 
 

@@ -8,6 +8,7 @@ the sum of the two alone.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,8 +16,8 @@ from torch import Tensor
 from l0tre.certify.boxes.affine_forms import AffineForms, bend, pool
 from l0tre.certify.boxes.window_forms import Items, LocalNetwork, Site, dense, dense_values, stages
 from l0tre.certify.boxes.windowed import Windowed
-from l0tre.certify.relax.supported import is_nonlinear
 from l0tre.locality.local_part import Span, local_place, need, overlap, selects
+from l0tre.locality.pair_interactions import carry_rest
 from l0tre.locality.windows import Box, common_part, convolve_window, patches, shifted, sums_products
 from l0tre.model.graph import Operation, run_operation
 
@@ -211,39 +212,32 @@ def _bound(windowed: Windowed, singles: PixelForms, pattern: PairPattern, image:
             sides.append([cut_out(part, box, wanted, image, rows[side]) for part in (forms.centre, forms.radius)])
         return [add_forms(first, second) for first, second in zip(*sides, strict=True)]
 
-    rest: dict[int, list[Tensor]] = {}
-    for place in range(1, local.plan.cut + 1):
-        operation, source, box = (
-            local.plan.graph.operations[place],
-            local.plan.graph.operations[place].inputs[0],
-            pattern.meets[place],
-        )
-        if not pattern.met(place):
-            continue
-        if not is_nonlinear(operation):
-            if source in rest:
-                rest[place] = _linear(site, place, rest[source])
-            continue
+    def curved(place: int, before: list[Tensor] | None) -> list[Tensor]:
+        """The rest behind an operation that is not linear: the forms of the pair less the sum of both alone."""
+        operation, box = local.plan.graph.operations[place], pattern.meets[place]
+        source = operation.inputs[0]
         wanted = (need(operation, box[0], 0), need(operation, box[1], 1))
         together = alone(source, wanted)
-        if source in rest:
+        if before is not None:
             now = pattern.meets[source]
-            together = [a.add_(shifted(b, now, wanted)) for a, b in zip(together, rest[source], strict=True)]
+            together = [a.add_(shifted(b, now, wanted)) for a, b in zip(together, before, strict=True)]
         forms = AffineForms(together[0], together[1])
         if selects(operation):
-            before, after = site.own(source, wanted, float("-inf")), site.own(place, box)
-            forms = pool(operation, forms, before, after, local.slack[source], (box[0].size, box[1].size))
+            own, after = site.own(source, wanted, float("-inf")), site.own(place, box)
+            forms = pool(operation, forms, own, after, local.slack[source], (box[0].size, box[1].size))
         else:
-            before = site.own(source, box)
-            forms = bend(operation, forms, before, run_operation(operation, before), local.slack[source])
+            own = site.own(source, box)
+            forms = bend(operation, forms, own, run_operation(operation, own), local.slack[source])
         forms = site.inside(place, forms)
-        rest[place] = [a.sub_(b) for a, b in zip((forms.centre, forms.radius), alone(place, box), strict=True)]
+        return [a.sub_(b) for a, b in zip((forms.centre, forms.radius), alone(place, box), strict=True)]
+
+    rest = carry_rest(local.plan, pattern.meets.__getitem__, 0, partial(_linear, site), curved)
     total = [
         add_forms(part[image, pairs[:, 0]], part[image, pairs[:, 1]])
         for part in (singles.head.centre, singles.head.radius)
     ]
-    if local.plan.cut in rest:
-        more = dense(site, AffineForms(*rest[local.plan.cut]), (windowed.kinds, windowed.weights))
+    if rest is not None:
+        more = dense(site, AffineForms(*rest), (windowed.kinds, windowed.weights))
         total = [total[0] + more.centre, total[1] + more.radius]
     assert total[0].shape[1] == 1 + 2 * width
     return AffineForms(total[0], total[1])

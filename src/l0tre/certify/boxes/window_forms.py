@@ -16,6 +16,7 @@ from l0tre.certify.relax.instance import Instance
 from l0tre.certify.relax.plan import Plan
 from l0tre.certify.relax.supported import absolute, curve_bounds, is_nonlinear, plain
 from l0tre.locality.local_part import LocalPlan, Span, local_place, need, plan_local, selects, spans
+from l0tre.locality.pair_interactions import is_chain
 from l0tre.locality.windows import Box, convolve_window, patches, shifted, sums_products
 from l0tre.model.graph import Operation, run_operation
 
@@ -113,6 +114,7 @@ def make_local(plan: Plan) -> LocalNetwork | None:
     if (
         isinstance(local, str)
         or local.head != "linear"
+        or not is_chain(local)
         or any(place not in plan.receptive_fields for place in range(local.cut + 1))
         or any(
             selects(operation) for operation in local.graph.operations[local.tail :]
