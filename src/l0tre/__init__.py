@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from l0tre.api.verify import Verdict, verify
     from l0tre.attacks.attacked import Attacked
     from l0tre.certify.checker.certificate import read_certificate
-    from l0tre.coverage.criteria import Figure
+    from l0tre.coverage.criteria import CoverageFigure
     from l0tre.coverage.measure import Coverage
     from l0tre.data import Dataset, load_data
     from l0tre.domain import Domain, make_domain, restrict
@@ -47,9 +47,9 @@ __all__ = [
     "Cluster",
     "Comparison",
     "Coverage",
+    "CoverageFigure",
     "Dataset",
     "Domain",
-    "Figure",
     "ImageBounds",
     "L0treError",
     "L0treWarning",
@@ -109,7 +109,7 @@ _HOMES = {
     "l0tre.errors": ("L0treError", "L0treWarning"),
     "l0tre.api.coverage": ("measure_coverage",),
     "l0tre.api.testgen": ("generate_tests",),
-    "l0tre.coverage.criteria": ("Figure",),
+    "l0tre.coverage.criteria": ("CoverageFigure",),
     "l0tre.coverage.measure": ("Coverage",),
     "l0tre.testgen.suite": ("Suite",),
     "l0tre.api.load": ("load",),

@@ -77,3 +77,11 @@ def test_a_classifier_without_a_range_needs_one() -> None:
         L0TREAttack(classifier).generate(images.numpy(), labels.numpy())
     found = L0TREAttack(classifier, low=0.0, high=1.0, budget=500).generate(images.numpy(), labels.numpy())
     assert bool((model(torch.from_numpy(found)).argmax(1) != labels).all())
+
+
+def test_a_misspelt_option_is_named_at_once() -> None:
+    model, images, _ = make_case(2)
+    with pytest.raises(TypeError, match="no option 'sead'"):
+        L0TREAttack(torch_classifier(model), sead=1)
+    with pytest.raises(TypeError, match="no option 'budgte'"):
+        L0TREAttack(torch_classifier(model)).generate(images.numpy(), budgte=5)

@@ -8,13 +8,17 @@ import pytest
 import torch
 
 import l0tre
+from l0tre import testing
+from l0tre.adapters.options import AttackOptions
 from l0tre.attacks.auto import METHODS
 from l0tre.defaults import METHODS as METHOD_NAMES
 from l0tre.defaults import Method
 from tests.tools import plain_network, tiny_module
 
 FUNCTIONS: list[Callable[..., Any]] = [
-    getattr(l0tre, name) for name in l0tre.__all__ if inspect.isfunction(getattr(l0tre, name))
+    *(getattr(l0tre, name) for name in l0tre.__all__ if inspect.isfunction(getattr(l0tre, name))),
+    testing.assert_coverage,
+    testing.assert_robust,
 ]
 MISSPELT: dict[str, dict[str, Any]] = {
     "evaluate": {"sampel_ms": 3},
@@ -59,6 +63,22 @@ def test_what_functions_share_has_the_same_type_and_default(name: str) -> None:
     for shared in set(known) & set(own) - {"stop", "attack_queries"}:
         assert own[shared].annotation == known[shared].annotation
         assert own[shared].default == known[shared].default
+
+
+@pytest.mark.parametrize(("own", "known"), [("assert_robust", "evaluate"), ("assert_coverage", "measure_coverage")])
+def test_assertions_take_what_they_hand_on_with_the_same_meaning(own: str, known: str) -> None:
+    first, second = (inspect.signature(f).parameters for f in (getattr(testing, own), getattr(l0tre, known)))
+    shared = set(first) & set(second)
+    assert len(shared) > 8
+    for name in shared:
+        assert (first[name].default, first[name].annotation) == (second[name].default, second[name].annotation)
+
+
+def test_adapters_take_the_options_of_the_attack() -> None:
+    own, known = get_type_hints(AttackOptions), get_type_hints(l0tre.attack_details)
+    assert {name: known[name] for name in own} == own
+    of_the_inputs = {"network", "images", "labels", "targeted", "lower", "device", "return"}
+    assert set(known) - set(own) == of_the_inputs
 
 
 def test_the_methods_that_can_be_named_are_those_that_there_are() -> None:

@@ -1,11 +1,12 @@
 """Our attack as one of ART: ``L0TREAttack(classifier).generate(x, y)``."""
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from l0tre.adapters.options import AttackOptions, checked
 from l0tre.api.attack import attack_details
 from l0tre.api.load import load
 from l0tre.errors import ConfigError, require
@@ -29,17 +30,20 @@ class L0TREAttack(attacks.EvasionAttack):  # type: ignore[misc, name-defined]
     attack_params: ClassVar[list[str]] = [*attacks.EvasionAttack.attack_params, "targeted", "options"]
     _estimator_requirements = (estimators.BaseEstimator, classification.ClassifierMixin)
 
-    def __init__(self, classifier: Any, *, targeted: bool = False, **options: Any) -> None:
+    def __init__(self, classifier: Any, *, targeted: bool = False, **options: Unpack[AttackOptions]) -> None:
         """Set the attack up.
 
         Args:
             classifier: Any classifier of ART; its ``clip_values`` are the domain.
             targeted: Whether labels are wanted decisions instead of those to leave.
             options: Those of :func:`l0tre.attack_details`: ``method``, ``unit``, ``budget``, ``seed``, ...
+
+        Raises:
+            TypeError: If an option is not known.
         """
         super().__init__(estimator=classifier)
         self._targeted = targeted
-        self.options = options
+        self.options = checked(options)
 
     def generate(self, x: np.ndarray, y: np.ndarray | None = None, **kwargs: Any) -> np.ndarray:
         """Attack a batch.
@@ -54,6 +58,7 @@ class L0TREAttack(attacks.EvasionAttack):  # type: ignore[misc, name-defined]
 
         Raises:
             ConfigError: If target classes or the range of the values are missing.
+            TypeError: If an option is not known.
         """
         if y is None and self.targeted:
             raise ConfigError("a targeted attack needs target classes: give y")
@@ -62,9 +67,9 @@ class L0TREAttack(attacks.EvasionAttack):  # type: ignore[misc, name-defined]
             classes = self.estimator.nb_classes
             numbers = utilities.check_and_transform_label_format(y, nb_classes=classes, return_one_hot=False)
             labels = torch.from_numpy(np.asarray(numbers).reshape(-1).astype(np.int64))
-        options = {**self.options, **kwargs}
+        options = checked({**self.options, **kwargs})
         if "domain" not in options:
-            options = {**self._range(), **options}
+            options = checked({**self._range(), **options})
         images = torch.from_numpy(np.asarray(x, dtype=np.float32))
         network = _network(self.estimator, tuple(images.shape[1:]))
         found: np.ndarray = attack_details(

@@ -1,10 +1,11 @@
 """Our attack as one of foolbox: ``L0TREAttack()(model, images, labels, epsilons=None)``."""
 
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 
+from l0tre.adapters.options import AttackOptions, checked
 from l0tre.api.attack import attack_details
 from l0tre.errors import ConfigError, require
 from l0tre.model.footprint import sample_bytes
@@ -24,13 +25,16 @@ class L0TREAttack(foolbox.attacks.base.MinimizationAttack):  # type: ignore[misc
 
     distance = foolbox.distances.l0
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, **options: Unpack[AttackOptions]) -> None:
         """Set the attack up.
 
         Args:
             options: Those of :func:`l0tre.attack_details`: ``method``, ``unit``, ``budget``, ``seed``, ...
+
+        Raises:
+            TypeError: If an option is not known.
         """
-        self.options = options
+        self.options = checked(options)
 
     def run(self, model: Any, inputs: Any, criterion: Any, *, early_stop: float | None = None, **kwargs: Any) -> Any:
         """Attack a batch.
@@ -59,9 +63,9 @@ class L0TREAttack(foolbox.attacks.base.MinimizationAttack):  # type: ignore[misc
         if not targeted and not isinstance(goal, foolbox.criteria.Misclassification):
             raise ConfigError(f"the criterion {goal!r} is unknown: give labels, or target classes")
         labels = (goal.target_classes if targeted else goal.labels).raw
-        options = dict(self.options)
+        options = self.options
         if "domain" not in options:
-            options = {"low": float(model.bounds.lower), "high": float(model.bounds.upper), **options}
+            options = checked({"low": float(model.bounds.lower), "high": float(model.bounds.upper), **options})
         details = attack_details(_network(model, images), images.cpu(), labels.cpu(), targeted=targeted, **options)
         return restore(eagerpy.astensor(details.adversarial.to(images)))
 

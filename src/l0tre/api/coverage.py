@@ -8,7 +8,7 @@ import torch
 
 from l0tre.api.inputs import Images, load_inputs
 from l0tre.api.suite_files import TESTS, read_ranges, read_tests
-from l0tre.coverage.criteria import Figure
+from l0tre.coverage.criteria import CoverageFigure
 from l0tre.coverage.measure import RANGED, Coverage, measure_ranges
 from l0tre.coverage.ranges import Ranges
 from l0tre.errors import DataError
@@ -35,7 +35,7 @@ def measure_coverage(
     sections: int = 1000,
     ranges: Images | None = None,
     device: str = "auto",
-) -> dict[str, Figure]:
+) -> dict[str, CoverageFigure]:
     """Measure how much of a network some inputs exercise.
 
     Args:

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from l0tre.cli.terminal import literal
-from l0tre.coverage.criteria import Figure
+from l0tre.coverage.criteria import CoverageFigure
 from l0tre.testgen.suite import Suite
 
 __all__ = ["show_coverage", "show_suite"]
@@ -53,7 +53,7 @@ def show_suite(suite: Suite, console: Console) -> None:
         console.print(f"note: {literal(note)}", soft_wrap=True)
 
 
-def show_coverage(figures: Mapping[str, Figure], console: Console) -> None:
+def show_coverage(figures: Mapping[str, CoverageFigure], console: Console) -> None:
     """Print one row for each criterion, and what each counts."""
     table = _table("criterion", "coverage", "covered", "of", "unit")
     for name, figure in figures.items():

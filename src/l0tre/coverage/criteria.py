@@ -14,11 +14,11 @@ from torch import Tensor
 from l0tre.coverage.neurons import Layer
 from l0tre.coverage.ranges import Ranges
 
-__all__ = ["Boundary", "ChannelCoverage", "Criterion", "Figure", "Multisection", "NeuronCoverage", "TopK"]
+__all__ = ["Boundary", "ChannelCoverage", "CoverageFigure", "Criterion", "Multisection", "NeuronCoverage", "TopK"]
 
 
 @dataclass(frozen=True)
-class Figure:
+class CoverageFigure:
     """A coverage with everything that it depends on.
 
     Attributes:
@@ -65,7 +65,7 @@ class Criterion(Protocol):
     def update(self, values: Sequence[Tensor]) -> None:
         """Take a batch of inputs into account."""
 
-    def compute(self) -> Figure:
+    def compute(self) -> CoverageFigure:
         """The coverage so far."""
 
     def reset(self) -> None:
@@ -97,11 +97,11 @@ class _Marks:
         self.marks = self.marks | other.marks.to(self.marks.device)
         self.inputs += other.inputs
 
-    def _figure(self, unit: str, definition: str, possible: Tensor | None = None) -> Figure:
+    def _figure(self, unit: str, definition: str, possible: Tensor | None = None) -> CoverageFigure:
         marks = self.marks if possible is None else self.marks[possible]
         names = tuple(layer.name for layer in self.layers)
         neurons = sum(layer.size for layer in self.layers)
-        return Figure(self.key, int(marks.sum()), marks.numel(), unit, definition, names, neurons, self.inputs)
+        return CoverageFigure(self.key, int(marks.sum()), marks.numel(), unit, definition, names, neurons, self.inputs)
 
 
 def _count(layers: Sequence[Layer]) -> int:
@@ -122,7 +122,7 @@ class NeuronCoverage(_Marks):
         self.marks = self.marks | (torch.cat(list(values), 1) > self.threshold).any(0)
         self.inputs += len(values[0])
 
-    def compute(self) -> Figure:
+    def compute(self) -> CoverageFigure:
         """The coverage so far."""
         return self._figure("neurons", f"value above {self.threshold:g} at its position")
 
@@ -146,7 +146,7 @@ class ChannelCoverage(_Marks):
         self.marks = self.marks | (torch.cat(means, 1) > self.threshold).any(0)
         self.inputs += len(values[0])
 
-    def compute(self) -> Figure:
+    def compute(self) -> CoverageFigure:
         """The coverage so far."""
         definition = f"mean of the channel above {self.threshold:g}, its layer scaled to [0, 1] for each input"
         return self._figure("channels", definition)
@@ -174,7 +174,7 @@ class Multisection(_Marks):
         self.marks = marks
         self.inputs += len(values[0])
 
-    def compute(self) -> Figure:
+    def compute(self) -> CoverageFigure:
         """The coverage so far."""
         definition = f"a value in each of {self.sections} sections of the neuron's range; {self.ranges.words}"
         return self._figure("sections", definition, self.ranges.high > self.ranges.low)
@@ -198,7 +198,7 @@ class Boundary(_Marks):
         self.marks = self.marks | torch.stack(corners, 1)
         self.inputs += len(every)
 
-    def compute(self) -> Figure:
+    def compute(self) -> CoverageFigure:
         """The coverage so far."""
         what = "a value above the neuron's range, and one below" if self.lower else "a value above the neuron's range"
         return self._figure("corners" if self.lower else "neurons", f"{what}; {self.ranges.words}")
@@ -221,6 +221,6 @@ class TopK(_Marks):
         self.marks = marks
         self.inputs += len(values[0])
 
-    def compute(self) -> Figure:
+    def compute(self) -> CoverageFigure:
         """The coverage so far."""
         return self._figure("neurons", f"among the {self.k} most active neurons of its layer for some input")

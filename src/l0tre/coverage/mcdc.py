@@ -6,7 +6,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from l0tre.coverage.criteria import Criterion, Figure
+from l0tre.coverage.criteria import CoverageFigure, Criterion
 from l0tre.coverage.neurons import Layer
 from l0tre.errors import ConfigError
 
@@ -60,7 +60,7 @@ class SignSign:
         self.patterns = [torch.cat([own, more.to(self.device)]).unique(dim=0) for own, more in both]
         self.inputs += other.inputs
 
-    def compute(self) -> Figure:
+    def compute(self) -> CoverageFigure:
         """The coverage so far."""
         covered = total = 0
         for (a, b), patterns in zip(self.pairs, self.patterns, strict=True):
@@ -69,7 +69,7 @@ class SignSign:
             total += conditions * decisions
         used = sorted({place for pair in self.pairs for place in pair})
         layers = [self.layers[place] for place in used]
-        return Figure(
+        return CoverageFigure(
             self.key,
             covered,
             total,

@@ -5,7 +5,15 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from l0tre.coverage.criteria import Boundary, ChannelCoverage, Criterion, Figure, Multisection, NeuronCoverage, TopK
+from l0tre.coverage.criteria import (
+    Boundary,
+    ChannelCoverage,
+    CoverageFigure,
+    Criterion,
+    Multisection,
+    NeuronCoverage,
+    TopK,
+)
 from l0tre.coverage.mcdc import SignSign
 from l0tre.coverage.neurons import Layer, inner_values, layers_of
 from l0tre.coverage.ranges import Ranges
@@ -23,8 +31,8 @@ BATCH_BYTES = 2**27
 class Coverage:
     """Coverage criteria of one network, with torchmetrics' contract.
 
-    ``update`` takes inputs, ``compute`` gives a :class:`Figure` for each criterion, ``reset`` forgets, ``merge`` takes
-    in what another one has seen, as in another process. Everything is computed on the network's device.
+    ``update`` takes inputs, ``compute`` gives a :class:`CoverageFigure` for each criterion, ``reset`` forgets,
+    ``merge`` takes in what another one has seen, as in another process. Everything is computed on the network's device.
     """
 
     def __init__(
@@ -94,7 +102,7 @@ class Coverage:
             for criterion in self.criteria:
                 criterion.update(values)
 
-    def compute(self) -> dict[str, Figure]:
+    def compute(self) -> dict[str, CoverageFigure]:
         """The coverage so far, by criterion."""
         return {criterion.key: criterion.compute() for criterion in self.criteria}
 
