@@ -82,6 +82,6 @@ def test_a_classifier_without_a_range_needs_one() -> None:
 def test_a_misspelt_option_is_named_at_once() -> None:
     model, images, _ = make_case(2)
     with pytest.raises(TypeError, match="no option 'sead'"):
-        L0TREAttack(torch_classifier(model), sead=1)
+        L0TREAttack(torch_classifier(model), sead=1)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="no option 'budgte'"):
         L0TREAttack(torch_classifier(model)).generate(images.numpy(), budgte=5)

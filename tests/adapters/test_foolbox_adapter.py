@@ -60,7 +60,7 @@ def test_other_criteria_and_arguments_are_refused() -> None:
     with pytest.raises(TypeError, match="frob"):
         L0TREAttack().run(wrapped(model), images, labels, frob=1)
     with pytest.raises(TypeError, match="no option 'budgte'"):
-        L0TREAttack(budgte=5)
+        L0TREAttack(budgte=5)  # type: ignore[call-arg]
 
     class Other(foolbox.criteria.Criterion):  # type: ignore[misc, name-defined]
         def __repr__(self) -> str:
