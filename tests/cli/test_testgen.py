@@ -49,6 +49,18 @@ def test_the_suite_is_measured(files: Files, suite: Path) -> None:
     text = l0tre("coverage", files.model, suite, "--device", "cpu")
     assert f"{100 * facts['coverage']:.2f} %" in text.out
     assert "8 neurons of relu1" in text.out
+    check_error(l0tre("coverage", files.model, suite, "--limit", "1", "--device", "cpu"), "measured as a whole")
+
+
+def test_a_suite_without_tests_is_measured_by_its_seeds(files: Files, tmp_path: Path) -> None:
+    folder = tmp_path / "suite"
+    words = ("testgen", files.model, files.data, "--limit", "1", "--time-budget", "0", "--device", "cpu")
+    assert l0tre(*words, "--out", folder).code == 0
+    facts = json.loads((folder / "suite.json").read_text())
+    assert facts["tests"] == 0
+    figures = json.loads(l0tre("coverage", files.model, folder, "--device", "cpu", "--json").out)
+    assert figures["neuron"]["share"] == facts["coverage"]
+    assert figures["neuron"]["inputs"] == 1
 
 
 def test_json_is_all_that_is_printed(files: Files) -> None:

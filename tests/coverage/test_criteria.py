@@ -132,6 +132,25 @@ def test_batches_and_merged_parts_count_as_one(criterion: str) -> None:
     assert first.compute() == whole.compute()
 
 
+@pytest.mark.parametrize(
+    ("criterion", "one", "other"),
+    [
+        ("neuron", {"threshold": 0.0}, {"threshold": 0.5}),
+        ("channel", {"channel_threshold": 0.1}, {"channel_threshold": 0.2}),
+        ("top-k", {"k": 1}, {"k": 2}),
+        ("kmnc", {"sections": 4}, {"sections": 4, "ranges": measure_ranges(dense(), INPUTS[[1, 2]], "inputs")}),
+        ("strong", {}, {"ranges": measure_ranges(dense(), INPUTS[[1, 2]], "inputs")}),
+        ("neuron", {"layers": ["relu1"]}, {"layers": ["relu2"]}),
+    ],
+)
+def test_figures_of_two_definitions_are_not_merged(
+    criterion: str, one: dict[str, object], other: dict[str, object]
+) -> None:
+    first, second = (Coverage(dense(), [criterion], **{"ranges": ranges(), **more}) for more in (one, other))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="one definition"):
+        first.merge(second)
+
+
 def test_figures_say_what_they_count() -> None:
     metric = Coverage(dense(), ["neuron"])
     metric.update(INPUTS)
@@ -150,6 +169,8 @@ def test_figures_say_what_they_count() -> None:
         ({"layers": ["relu7"]}, "no layer 'relu7'.*relu1 2, relu2 2"),
         ({"criteria": ["kmnc"]}, "kmnc needs the ranges"),
         ({"criteria": ["top-k"], "k": 0}, "1 or more"),
+        ({"threshold": float("nan")}, "give a number"),
+        ({"criteria": ["channel"], "channel_threshold": 1.0}, "less than 1"),
     ],
 )
 def test_bad_choices(options: dict[str, object], message: str) -> None:

@@ -44,7 +44,7 @@ def measure_coverage(
         criteria: Some of ``neuron``, ``channel``, ``kmnc``, ``boundary``, ``strong``, ``top-k``, ``mcdc``.
         layers: Names of layers, such as ``relu2``; all if empty.
         threshold: Of ``neuron``, in the units of the neurons' values.
-        channel_threshold: Of ``channel``, from 0 to 1.
+        channel_threshold: Of ``channel``, at least 0, less than 1.
         k: Of ``top-k``.
         sections: Of ``kmnc``.
         ranges: Training inputs for ``kmnc``, ``boundary`` and ``strong``; default those that a suite was generated

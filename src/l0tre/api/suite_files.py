@@ -23,9 +23,19 @@ from l0tre.testgen.found import Found
 from l0tre.testgen.generate import State
 from l0tre.testgen.suite import Suite
 
-__all__ = ["TESTS", "check_folder", "digest", "load_state", "read_ranges", "read_tests", "save_state", "write_suite"]
+__all__ = [
+    "SEEDS",
+    "TESTS",
+    "check_folder",
+    "digest",
+    "load_state",
+    "read_ranges",
+    "read_tests",
+    "save_state",
+    "write_suite",
+]
 
-TESTS, STATE, RANGES = SUITE, "state.npz", "ranges.npz"
+TESTS, SEEDS, STATE, RANGES = SUITE, "seeds.npz", "state.npz", "ranges.npz"
 TENSORS = ("lower", "dead", "random")
 NUMBERS = ("queries", "random_queries", "seconds")
 
@@ -130,8 +140,6 @@ def write_suite(folder: Path, suite: Suite, domain: Domain, ranges: Ranges | Non
     arrays = {
         "images": suite.images.numpy(),
         "labels": suite.decisions.numpy(),
-        "seed_images": suite.seeds.images.numpy(),
-        "seed_indices": np.array(suite.seeds.indices),
         "seeds": suite.origins.numpy(),
         "l0": suite.sizes.numpy(),
         "minimal": np.array(suite.minimal, dtype=np.int64),
@@ -139,7 +147,13 @@ def write_suite(folder: Path, suite: Suite, domain: Domain, ranges: Ranges | Non
         "lower": suite.lower.numpy().astype(np.int32),
         "dead": suite.dead.numpy(),
     }
+    seeds = {
+        "images": suite.seeds.images.numpy(),
+        "labels": suite.seeds.decisions.numpy(),
+        "indices": np.array(suite.seeds.indices),
+    }
     written = [
+        write_whole(folder / SEEDS, lambda path: _savez(path, seeds, np.savez_compressed)),
         write_whole(folder / TESTS, lambda path: _savez(path, arrays, np.savez_compressed)),
         write_csv(folder / "manifest.csv", suite.manifest()),
         write_csv(folder / "layers.csv", suite.by_layer()),
@@ -184,12 +198,20 @@ def read_tests(folder: Path) -> tuple[Tensor, Tensor]:
     Raises:
         StoreError: If it holds no suite, or a damaged one.
     """
-    path = folder / TESTS
+    tests, seeds = (_read_images(folder / name) for name in (TESTS, SEEDS))
+    if tests.shape[1:] != seeds.shape[1:]:
+        raise StoreError(
+            f"{folder} holds tests of shape {tuple(tests.shape[1:])} and seeds of shape {tuple(seeds.shape[1:])}: "
+            "its files are of two suites"
+        )
+    return tests, seeds
+
+
+def _read_images(path: Path) -> Tensor:
     if not path.is_file():
-        raise StoreError(f"{folder} holds no suite ({TESTS}): give a folder that l0tre testgen wrote")
+        raise StoreError(f"{path.parent} holds no suite ({path.name} is missing): give a folder of l0tre testgen")
     try:
-        held = read_npz(path)
-        return torch.from_numpy(held["images"]), torch.from_numpy(held["seed_images"])
+        return torch.from_numpy(read_npz(path)["images"])
     except (OSError, ValueError, KeyError) as error:
         raise StoreError(f"{path} cannot be read: {error}") from error
 

@@ -10,6 +10,7 @@ from l0tre.cli import options as opt
 from l0tre.cli.root import app
 from l0tre.cli.terminal import say, screen
 from l0tre.cli.testgen import LayersOption, names_in
+from l0tre.errors import ConfigError
 
 __all__ = ["coverage"]
 
@@ -34,7 +35,9 @@ def coverage(
     ] = "neuron",
     layers: LayersOption = None,
     threshold: Annotated[float, typer.Option(help="Of neuron.", rich_help_panel=CRITERIA)] = 0.0,
-    channel_threshold: Annotated[float, typer.Option(help="Of channel, from 0 to 1.", rich_help_panel=CRITERIA)] = 0.25,
+    channel_threshold: Annotated[
+        float, typer.Option(help="Of channel, 0 or more, less than 1.", rich_help_panel=CRITERIA)
+    ] = 0.25,
     k: Annotated[int, typer.Option(help="Of top-k.", rich_help_panel=CRITERIA)] = 2,
     sections: Annotated[int, typer.Option(help="Of kmnc.", rich_help_panel=CRITERIA)] = 1000,
     ranges: Annotated[
@@ -55,11 +58,15 @@ def coverage(
     Example: l0tre coverage model.onnx suite/ --criterion neuron,kmnc,boundary,top-k
     """
     from l0tre.api.coverage import is_suite, measure_coverage
+    from l0tre.api.suite_files import SEEDS
     from l0tre.cli.render_testgen import show_coverage
     from l0tre.cli.setup import prepare
     from l0tre.data import load_data, select
 
-    setup = prepare(model, data, choices)
+    whole = is_suite(data)
+    if whole and (selection.limit is not None or selection.index or selection.shuffle):
+        raise ConfigError(f"{data} is a suite, measured as a whole: leave --limit, --index and --shuffle out")
+    setup = prepare(model, str(Path(data) / SEEDS) if whole else data, choices)
     chosen = select(
         setup.data,
         indices=selection.index,
@@ -78,7 +85,7 @@ def coverage(
         )
     figures = measure_coverage(
         setup.network,
-        data if is_suite(data) else chosen,
+        data if whole else chosen,
         criteria=names_in(criterion),
         layers=names_in(layers),
         threshold=threshold,

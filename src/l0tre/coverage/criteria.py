@@ -4,6 +4,7 @@ Each has torchmetrics' contract (``update``, ``compute``, ``reset``, ``merge``) 
 carries its definition, since the literature uses one name for several things.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
@@ -75,7 +76,7 @@ class Criterion(Protocol):
         """Take what another one of the same kind has seen into account."""
 
 
-class _Marks:
+class _Marks(ABC):
     """A mark for each of what can be covered, and the number of inputs."""
 
     key = ""
@@ -92,16 +93,25 @@ class _Marks:
 
     def merge(self, other: Criterion) -> None:
         """Take what another one of the same kind has seen into account."""
-        if not isinstance(other, _Marks) or other.key != self.key or other.marks.shape != self.marks.shape:
-            raise ValueError("only criteria of one kind, of the same layers, can be merged")
+        if not isinstance(other, _Marks) or not self._counts_like(other):
+            raise ValueError("only criteria with one definition, of the same layers, can be merged")
         self.marks = self.marks | other.marks.to(self.marks.device)
         self.inputs += other.inputs
 
-    def _figure(self, unit: str, definition: str, possible: Tensor | None = None) -> CoverageFigure:
+    @property
+    @abstractmethod
+    def definition(self) -> str:
+        """When one of what is counted is covered."""
+
+    def _counts_like(self, other: "_Marks") -> bool:
+        same = (self.key, self.definition, self.marks.shape) == (other.key, other.definition, other.marks.shape)
+        return same and [layer.name for layer in self.layers] == [layer.name for layer in other.layers]
+
+    def _figure(self, unit: str, possible: Tensor | None = None) -> CoverageFigure:
         marks = self.marks if possible is None else self.marks[possible]
         names = tuple(layer.name for layer in self.layers)
         neurons = sum(layer.size for layer in self.layers)
-        return CoverageFigure(self.key, int(marks.sum()), marks.numel(), unit, definition, names, neurons, self.inputs)
+        return CoverageFigure(self.key, int(marks.sum()), marks.numel(), unit, self.definition, names, neurons, self.inputs)
 
 
 def _count(layers: Sequence[Layer]) -> int:
@@ -122,9 +132,14 @@ class NeuronCoverage(_Marks):
         self.marks = self.marks | (torch.cat(list(values), 1) > self.threshold).any(0)
         self.inputs += len(values[0])
 
+    @property
+    def definition(self) -> str:
+        """When one of what is counted is covered."""
+        return f"value above {self.threshold:g} at its position"
+
     def compute(self) -> CoverageFigure:
         """The coverage so far."""
-        return self._figure("neurons", f"value above {self.threshold:g} at its position")
+        return self._figure("neurons")
 
 
 class ChannelCoverage(_Marks):
@@ -146,10 +161,14 @@ class ChannelCoverage(_Marks):
         self.marks = self.marks | (torch.cat(means, 1) > self.threshold).any(0)
         self.inputs += len(values[0])
 
+    @property
+    def definition(self) -> str:
+        """When one of what is counted is covered."""
+        return f"mean of the channel above {self.threshold:g}, its layer scaled to [0, 1] for each input"
+
     def compute(self) -> CoverageFigure:
         """The coverage so far."""
-        definition = f"mean of the channel above {self.threshold:g}, its layer scaled to [0, 1] for each input"
-        return self._figure("channels", definition)
+        return self._figure("channels")
 
 
 class Multisection(_Marks):
@@ -174,10 +193,17 @@ class Multisection(_Marks):
         self.marks = marks
         self.inputs += len(values[0])
 
+    @property
+    def definition(self) -> str:
+        """When one of what is counted is covered."""
+        return f"a value in each of {self.sections} sections of the neuron's range; {self.ranges.words}"
+
+    def _counts_like(self, other: _Marks) -> bool:
+        return isinstance(other, Multisection) and super()._counts_like(other) and self.ranges.same(other.ranges)
+
     def compute(self) -> CoverageFigure:
         """The coverage so far."""
-        definition = f"a value in each of {self.sections} sections of the neuron's range; {self.ranges.words}"
-        return self._figure("sections", definition, self.ranges.high > self.ranges.low)
+        return self._figure("sections", self.ranges.high > self.ranges.low)
 
 
 class Boundary(_Marks):
@@ -198,10 +224,18 @@ class Boundary(_Marks):
         self.marks = self.marks | torch.stack(corners, 1)
         self.inputs += len(every)
 
+    @property
+    def definition(self) -> str:
+        """When one of what is counted is covered."""
+        what = "a value above the neuron's range, and one below" if self.lower else "a value above the neuron's range"
+        return f"{what}; {self.ranges.words}"
+
+    def _counts_like(self, other: _Marks) -> bool:
+        return isinstance(other, Boundary) and super()._counts_like(other) and self.ranges.same(other.ranges)
+
     def compute(self) -> CoverageFigure:
         """The coverage so far."""
-        what = "a value above the neuron's range, and one below" if self.lower else "a value above the neuron's range"
-        return self._figure("corners" if self.lower else "neurons", f"{what}; {self.ranges.words}")
+        return self._figure("corners" if self.lower else "neurons")
 
 
 class TopK(_Marks):
@@ -221,6 +255,11 @@ class TopK(_Marks):
         self.marks = marks
         self.inputs += len(values[0])
 
+    @property
+    def definition(self) -> str:
+        """When one of what is counted is covered."""
+        return f"among the {self.k} most active neurons of its layer for some input"
+
     def compute(self) -> CoverageFigure:
         """The coverage so far."""
-        return self._figure("neurons", f"among the {self.k} most active neurons of its layer for some input")
+        return self._figure("neurons")

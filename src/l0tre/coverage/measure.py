@@ -1,5 +1,6 @@
 """Measure a network's coverage by inputs, all criteria in one pass."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -54,7 +55,7 @@ class Coverage:
             criteria: Of :data:`CRITERIA`.
             layers: Names of layers; all if empty.
             threshold: Of ``neuron``, in the units of the neurons' values.
-            channel_threshold: Of ``channel``, from 0 to 1.
+            channel_threshold: Of ``channel``, at least 0, less than 1.
             k: Of ``top-k``.
             sections: Of ``kmnc``.
             ranges: Of the neurons on training data, for ``kmnc``, ``boundary`` and ``strong``.
@@ -68,6 +69,10 @@ class Coverage:
             raise ConfigError(f"the `criterion` {given} is unknown: give some of {', '.join(CRITERIA)}")
         if k < 1 or sections < 1:
             raise ConfigError(f"k is {k} and the number of `sections` {sections}: give 1 or more")
+        if not math.isfinite(threshold):
+            raise ConfigError(f"the `threshold` is {threshold}: give a number, for example 0")
+        if not 0 <= channel_threshold < 1:
+            raise ConfigError(f"the `channel_threshold` is {channel_threshold}: give 0 or more, less than 1")
         self.network = network
         self.layers = layers_of(network, layers)
         self._graph = _ready(network)

@@ -37,6 +37,11 @@ class Ranges:
         low, high = torch.minimum(self.low, every.amin(0)), torch.maximum(self.high, every.amax(0))
         return Ranges(low, high, self.inputs + len(every), self.source)
 
+    def same(self, other: "Ranges") -> bool:
+        """Whether all ends agree, wherever they lie."""
+        low, high = other.low.to(self.low.device), other.high.to(self.high.device)
+        return torch.equal(self.low, low) and torch.equal(self.high, high)
+
     @property
     def words(self) -> str:
         """In words, for definitions."""
