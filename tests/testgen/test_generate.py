@@ -213,6 +213,16 @@ def test_a_stopped_suite_goes_on(tmp_path: Path) -> None:
         l0tre.generate_tests(network, seeds, max_l0=3, out=tmp_path / "suite")
 
 
+def test_chance_can_be_tried_later(tmp_path: Path) -> None:
+    _, _, whole = small_suite(9)
+    _, _, without = small_suite(9, out=tmp_path / "suite", baseline=False)
+    assert without.complete
+    assert without.curve()[0]["random"] is None
+    _, _, later = small_suite(9, out=tmp_path / "suite")
+    assert torch.equal(later.random, whole.random)
+    assert later.random_queries == later.queries == whole.queries
+
+
 def test_no_time_leaves_what_the_seeds_activate() -> None:
     module, seeds, suite = small_suite(10, time_budget=0.0)
     assert torch.equal(suite.distance >= 0, activated(module, seeds)[0])

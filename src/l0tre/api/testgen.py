@@ -30,6 +30,7 @@ __all__ = ["CRITERIA", "Progress", "generate_tests"]
 
 CRITERIA = ("neuron", "strong")
 SAVE_SECONDS = 20.0  # between two states that are kept
+CHANGEABLE = ("memory_bytes", "baseline")  # settings that may be others when a suite is gone on with
 Progress = Callable[[str, float], None]
 
 
@@ -102,7 +103,7 @@ def generate_tests(
     settings = Settings(criterion, threshold, max_l0, proofs, baseline, seed, memory_bytes)
     folder = None if out is None else Path(out)
     facts = {**asdict(settings), "layers": [layer.name for layer in chosen], "network": net.fingerprint}
-    key = digest({k: v for k, v in facts.items() if k != "memory_bytes"}, domain, data.images, thresholds)
+    key = digest({k: v for k, v in facts.items() if k not in CHANGEABLE}, domain, data.images, thresholds)
     flat = data.images.flatten(1)
     goals, state = begin(net, chosen, thresholds, flat)
     if folder is not None:

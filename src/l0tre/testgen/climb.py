@@ -17,8 +17,8 @@ from l0tre.testgen.sweep import Ranked
 
 __all__ = ["Start", "climb", "make_start"]
 
-BEAMS = 3  # inputs that go on for each neuron
-PROPOSED = 3  # groups that each kind of gradient proposes for an input
+BEAMS = 2  # inputs that go on for each neuron
+PROPOSED = 2  # groups that each kind of gradient proposes for an input
 RANKED = 2  # groups that the ranking of single changes proposes
 WIDE_STEPS = 4  # changed groups up to which all beams go on; later the best alone
 PATIENCE = 8  # steps without progress after which a neuron is left

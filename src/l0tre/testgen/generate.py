@@ -155,6 +155,8 @@ def generate(
 
     work = _Work(network, goals, domain.to(device), seeds.to(device), settings, memory, pulse)
     steps = {"search": _search, "proofs": _prove, "tighten": _tighten, "baseline": _chance}
+    if settings.baseline and "baseline" in state.done and not len(state.random):  # an earlier call was without
+        state.done.remove("baseline")
     for name, stage in steps.items():
         if name in state.done:
             continue
