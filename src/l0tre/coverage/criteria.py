@@ -111,7 +111,9 @@ class _Marks(ABC):
         marks = self.marks if possible is None else self.marks[possible]
         names = tuple(layer.name for layer in self.layers)
         neurons = sum(layer.size for layer in self.layers)
-        return CoverageFigure(self.key, int(marks.sum()), marks.numel(), unit, self.definition, names, neurons, self.inputs)
+        return CoverageFigure(
+            self.key, int(marks.sum()), marks.numel(), unit, self.definition, names, neurons, self.inputs
+        )
 
 
 def _count(layers: Sequence[Layer]) -> int:
