@@ -1,4 +1,4 @@
-"""Certified proofs: seconds (by the clock, and of the CPU) and nodes an image, ``python -m benchmarks.certify MODEL DATA --radius 3``.
+"""Certified proofs: seconds (clock and CPU) and nodes an image, ``python -m benchmarks.certify sdnn mnist5k``.
 
 With ``--against`` every image is proved a second time, for the ratio of both in one run: ``plain`` without charging
 gaps to pixels, ``cells`` without clusters of pixels, ``heritage`` without handing ranges of neurons on to the parts of
@@ -62,8 +62,9 @@ def main() -> None:
             busy[way] += cpu
             decided[way] += verdict.answer != "unknown"
             rate = verdict.queries / seconds
-            words = f"{verdict.answer:7} {seconds:8.2f} s ({cpu:.2f} CPU) {verdict.queries:10,} nodes and queries {rate:9,.0f}/s"
-            cells.append(f"{way}: {words}")
+            spent = f"{seconds:8.2f} s ({cpu:.2f} CPU)"
+            work = f"{verdict.queries:10,} nodes and queries {rate:9,.0f}/s"
+            cells.append(f"{way}: {verdict.answer:7} {spent} {work}")
         print("  ".join(cells), flush=True)
     for way in ways:
         means = f"{totals[way] / len(right):.2f} s an image, {busy[way] / len(right):.2f} s of the CPU"
