@@ -77,8 +77,8 @@ def test_assertions_take_what_they_hand_on_with_the_same_meaning(own: str, known
 def test_adapters_take_the_options_of_the_attack() -> None:
     own, known = get_type_hints(AttackOptions), get_type_hints(l0tre.attack_details)
     assert {name: known[name] for name in own} == own
-    of_the_inputs = {"network", "images", "labels", "targeted", "lower", "device", "return"}
-    assert set(known) - set(own) == of_the_inputs
+    of_a_call = {"network", "images", "labels", "targeted", "lower", "device", "cluster", "return"}
+    assert set(known) - set(own) == of_a_call
 
 
 def test_the_methods_that_can_be_named_are_those_that_there_are() -> None:
