@@ -265,6 +265,7 @@ def test_a_search_that_lost_something_is_never_done(mistake: Callable[[Patch], N
     assert outcome.shares[-1] < outcome.search.total
 
 
+@pytest.mark.slow
 def test_equal_cells_may_all_take_the_strongest_group(monkeypatch: Patch) -> None:
     """The same group twice is more than can happen: looser, but not wrong."""
     ranks_by_number(lambda same: torch.zeros_like(same[:, :, 0], dtype=torch.int64), monkeypatch)

@@ -61,6 +61,7 @@ def test_the_library_names_no_options() -> None:
     assert [(file, text) for file, text in messages() if re.search(r"(?<!\S)\(?--[a-z]", text)] == []
 
 
+@pytest.mark.slow
 def test_every_argument_that_the_library_names_has_an_option() -> None:
     known, named = options(), [in_flags(f"`{m[1]}`") for _, text in messages() for m in ARGUMENT.finditer(text)]
     assert len(named) > 20

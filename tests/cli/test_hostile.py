@@ -182,6 +182,7 @@ def test_names_of_nodes_are_shown_and_not_sent(files: Files, tmp_path: Path) -> 
     assert "\x1b" not in result.err
 
 
+@pytest.mark.slow
 @FORKS
 def test_a_model_that_is_never_loaded(files: Files, tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text("import time\n\n\ndef f(x):\n    time.sleep(1000)\n")

@@ -1,6 +1,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.cli.running import check_error, l0tre
 
 
@@ -18,6 +20,7 @@ def test_inspect_says_what_was_chosen_and_why() -> None:
         assert word in result.out
 
 
+@pytest.mark.slow
 def test_inspect_as_json() -> None:
     facts = json.loads(l0tre("inspect", "sdnn", "--json").out)
     assert facts["windows"] is True

@@ -50,6 +50,7 @@ def test_importing_the_package_does_not_load_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+@pytest.mark.slow
 def test_reading_a_run_loads_no_prover() -> None:
     """What is stored of a proof is data: bounds, open nodes, counts."""
     engines = [

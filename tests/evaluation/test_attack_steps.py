@@ -58,6 +58,7 @@ def test_on_a_grid_witnesses_lie_on_it() -> None:
         assert set(image.witness.values.tolist()) <= {0.0, 0.5, 1.0}
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_again_and_again_attacks_each_image_once(tmp_path: Path) -> None:
     patient = Tuning(grace_seconds=1e9)  # every step is made whole, however slow the machine is: the books must agree
     module, images = make_case()

@@ -32,6 +32,7 @@ def small() -> nn.Module:
     return nn.Sequential(nn.Conv2d(1, 3, 2), nn.ReLU(), nn.Conv2d(3, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(12, 3))
 
 
+@pytest.mark.slow
 def test_a_step_that_is_halted_loses_nothing(tmp_path: Path) -> None:
     images = torch.rand(2, 1, 4, 4, generator=torch.Generator().manual_seed(0))
     at_once = Tuning(grace_seconds=-1.0)

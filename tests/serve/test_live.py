@@ -27,6 +27,7 @@ class Weighted(nn.Module):
         return torch.stack([9 * x[:, 0], x[:, 1:].sum(1)], 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tab", [FAILED], indirect=True)
 def test_a_run_moves_on_its_page_and_stops(tab: Page, tmp_path: Path) -> None:
     images = torch.zeros(6, 1, 3, 3)

@@ -67,6 +67,7 @@ def with_trees(seed: int) -> SetCertificate | None:
     )
 
 
+@pytest.mark.slow
 def test_trees_of_any_depth_are_accepted() -> None:
     made = [(seed, found) for seed in range(12) if (found := with_trees(seed)) is not None]
     assert len(made) > 3
