@@ -266,11 +266,14 @@ def _window_linear(plan: Plan, position: int, window: _Window) -> None:
 
 def _move(plan: Plan, operation: Operation, window: _Window) -> None:
     """From positions of a linear operation's outputs to those of its inputs."""
+    source = plan.graph.operations[operation.inputs[0]].shape
     rows, columns = (local_place(operation).window(operation, axis) for axis in (0, 1))
     window.top = window.top * rows.stride - rows.padding
     window.left = window.left * columns.stride - columns.padding
-    if rows.padding or columns.padding:
-        _cut(window, plan.graph.operations[operation.inputs[0]].shape)
+    # Padding may be at the end alone, where windows begin inside of the map and end behind it.
+    axes = zip((rows, columns), operation.shape[1:], source[1:], strict=True)
+    if any(seen.padding > 0 or seen.sees(outputs) - seen.padding > inputs for seen, outputs, inputs in axes):
+        _cut(window, source)
 
 
 def _window_pool(plan: Plan, operation: Operation, window: _Window, lines: Relaxation, batch: Tensor) -> None:
