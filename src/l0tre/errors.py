@@ -23,11 +23,10 @@ __all__ = [
 
 
 # Variables that a package reads when it is imported. onnxruntime would store a device identifier and look up a host;
-# its function for switching that off comes too late. Ray would tell its makers of its use, and listen on all networks
-# where a single machine is meant: the second variable makes a session of Linux what it is elsewhere.
+# its function for switching that off comes too late. Ray would tell its makers of its use.
 QUIET = {
     "onnxruntime": {"ORT_DISABLE_TELEMETRY": "1"},
-    "ray": {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"},
+    "ray": {"RAY_USAGE_STATS_ENABLED": "0"},
 }
 
 

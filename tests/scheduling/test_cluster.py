@@ -122,7 +122,53 @@ def test_maps_that_cannot_be_drawn_are_named() -> None:
         l0tre.saliency(module.forward, images, domain=l0tre.make_domain((4,), mask=mask), cluster=TWO)
 
 
-def test_a_run_outlives_its_workers_and_its_driver(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [0, 2])
+def test_suites_are_those_of_one_process(kills: int) -> None:
+    torch.manual_seed(1)
+    module = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(100, 12), nn.ReLU(), nn.Linear(12, 3))
+    for parameter in module.parameters():
+        parameter.data -= 0.07
+    network, seeds = l0tre.load(module, input_shape=(1, 7, 7), device="cpu"), torch.rand(5, 1, 7, 7)
+    options: dict[str, Any] = {"max_l0": 5, "memory_bytes": 2**20, "seed": 2}  # steps of several blocks
+    alone = l0tre.generate_tests(network, seeds, **options)
+    told = list[str]()
+
+    def progress(words: str, _: float) -> None:
+        told.append(words)
+        if len(told) <= kills and (workers := _workers()):
+            os.kill(workers[0], signal.SIGKILL)
+
+    spread = l0tre.generate_tests(network, seeds, cluster=TWO, progress=progress, **options)
+    assert len(told) > kills
+    for name in ("images", "origins", "sizes", "aims", "distance", "lower", "dead", "random"):
+        assert torch.equal(getattr(spread, name), getattr(alone, name)), name
+    assert (spread.queries, spread.random_queries) == (alone.queries, alone.random_queries)
+    assert len(alone) > 5
+    assert alone.complete
+    assert spread.complete
+
+
+def test_a_suite_that_is_stopped_goes_on_elsewhere(tmp_path: Path) -> None:
+    network, images = _network()
+    options: dict[str, Any] = {"max_l0": 4, "memory_bytes": 2**16}
+    alone = l0tre.generate_tests(network, images[:3], **options)
+    told = list[str]()
+    stopped = l0tre.generate_tests(
+        network,
+        images[:3],
+        out=tmp_path / "suite",
+        cluster=TWO,
+        progress=lambda words, _: told.append(words),
+        stop=lambda: len(told) > 4,
+        **options,
+    )
+    assert not stopped.complete
+    again = l0tre.generate_tests(network, images[:3], out=tmp_path / "suite", **options)
+    assert again.complete
+    assert torch.equal(again.distance, alone.distance)
+
+
+def test_a_run_outlives_its_workers_and_its_driver(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Three kills at random moments, a driver that ends, a resumed run: nothing is lost, nothing counts twice."""
     network, images = _network()
     alone = l0tre.evaluate(network, images, **OPTIONS)
@@ -147,6 +193,7 @@ def test_a_run_outlives_its_workers_and_its_driver(tmp_path: Path) -> None:
     assert _essence(result) == _essence(alone)
     assert _essence(l0tre.load_run(tmp_path / "run")) == _essence(alone)
     assert result.seconds == pytest.approx(sum(image.seconds for image in result.images), rel=1e-3)
+    assert capfd.readouterr().out == ""  # which is for results
 
 
 class _Poisoned(nn.Module):
@@ -206,7 +253,7 @@ def test_the_time_ends_workers_too(tmp_path: Path) -> None:
 
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     module, images = nn.Linear(4, 2), torch.rand(2, 4)
-    with pytest.raises(ConfigError, match="unknown: give local, or ray"):
+    with pytest.raises(ConfigError, match="unknown: give local, ray"):
         l0tre.evaluate(module, images, cluster="everywhere", out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
     with pytest.raises(ConfigError, match="room for none"):

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from l0tre.api.clusters import ClusterChoice, workers_for
 from l0tre.api.inputs import Images, check_scale, fitting_threads, load_inputs
 from l0tre.api.steps import check_budget
 from l0tre.api.suite_files import check_folder, digest, load_state, save_state, write_suite
@@ -19,11 +20,14 @@ from l0tre.data import Dataset
 from l0tre.defaults import MAX_L0, PROOFS
 from l0tre.domain import Domain, Groups, Range, make_domain
 from l0tre.errors import ConfigError, DataError
+from l0tre.halting import Halted
 from l0tre.model.network import Network
 from l0tre.model.sources import Source
+from l0tre.scheduling.executor import StopCondition
 from l0tre.testgen.found import FAR
-from l0tre.testgen.generate import Settings, State, begin, generate
+from l0tre.testgen.generate import Settings, State, begin, generate, make_bench
 from l0tre.testgen.suite import Seeds, Suite, decided, make_suite
+from l0tre.testgen.units import Desk, UnitRunner, make_unit_runner, ship
 from l0tre.threads import using_threads
 
 __all__ = ["CRITERIA", "Progress", "generate_tests"]
@@ -55,6 +59,7 @@ def generate_tests(
     seed: int = 0,
     memory_bytes: int = 0,
     device: str = "auto",
+    cluster: ClusterChoice = None,
     progress: Progress | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Suite:
@@ -80,6 +85,7 @@ def generate_tests(
         seed: Of all chance.
         memory_bytes: Bytes that batches may take; 0 for a share of what is free.
         device: Where to compute, if ``network`` is not loaded yet.
+        cluster: Spread the work over workers of Ray: ``local``, ``ray://host:port`` or :class:`l0tre.Cluster`.
         progress: Told what was done, and the coverage so far.
         stop: Asked before every batch; ends early with what there is.
 
@@ -109,14 +115,22 @@ def generate_tests(
     if folder is not None:
         check_folder(folder)
         state = load_state(folder, key, net.device) or state
-    began = time.monotonic()
+    ending = StopCondition(stop, time_budget)
 
-    def halted() -> bool:
-        return stop() or (time_budget is not None and time.monotonic() - began >= time_budget)
+    def pulse() -> None:
+        if ending.should_stop():
+            raise Halted
 
     saved = time.monotonic()
-    with using_threads(fitting_threads(net)):
-        for words_now in generate(net, goals, domain, flat, settings, state, halted):
+    bench = make_bench(net, goals, domain, flat, settings, pulse)
+    with (
+        using_threads(fitting_threads(net)),
+        workers_for(
+            cluster, ending, UnitRunner(bench, remote=False), make_unit_runner, lambda _: ship(bench)
+        ) as executor,
+    ):
+        desk = Desk(executor, ending, state.found, state.notes)
+        for words_now in generate(bench, desk, settings, state):
             if progress is not None:
                 progress(words_now, _coverage(state))
             if folder is not None and time.monotonic() - saved > SAVE_SECONDS:

@@ -266,7 +266,7 @@ class Spread:
     cluster: Annotated[
         str | None,
         typer.Option(
-            metavar="local|ray://HOST:PORT",
+            metavar="local|ray://HOST:PORT|HOST:PORT",
             help="Spread the work with Ray over all cores and GPUs of this machine (local), or of a cluster.",
             rich_help_panel=CLUSTER,
         ),

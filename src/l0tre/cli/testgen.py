@@ -76,6 +76,7 @@ def generate(
     *,
     choices: opt.Choices,
     selection: opt.Several,
+    spread: opt.Spread,
     output: opt.Output,
 ) -> None:
     """Generate tests: for every neuron that no seed activates the nearest input that does, or a proof that none does.
@@ -126,6 +127,7 @@ def generate(
                 out=out,
                 seed=selection.seed,
                 memory_bytes=setup.memory_bytes,
+                cluster=spread.where,
                 progress=progress,
                 stop=stop,
             )

@@ -1,7 +1,12 @@
 """A session of Ray: started on this machine, where it listens on the loopback only, or that of an existing cluster."""
 
+import importlib
 import math
+import os
+import re
 import shutil
+import socket
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +18,15 @@ from l0tre.errors import ConfigError, require
 __all__ = ["Cluster", "cluster_of", "count_workers", "session", "sharing"]
 
 LOOPBACK = "127.0.0.1"
+PLAIN = re.compile(r"(?P<host>[^\s/:]+):(?P<port>\d{1,5})")  # an address without a protocol
+# Read by Ray when it is imported: a session of Linux listens on all networks, and takes 127.0.0.1 for another name of
+# the machine's address, unless it is told that there is but one machine.
+ONE_MACHINE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+REACH = 10.0  # seconds until a cluster counts as out of reach
+TOKEN = (
+    "is it running, and reachable? If it asks for a token, as Ray does on machines that have one, set "
+    "RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN to its token unless that is in ~/.ray/auth_token"
+)
 
 
 @dataclass(frozen=True)
@@ -20,7 +34,8 @@ class Cluster:
     """Where workers run, and what each of them gets.
 
     Attributes:
-        address: ``local`` for Ray on this machine, ``ray://host:port`` for an existing cluster.
+        address: ``local`` for Ray on this machine; ``ray://host:port`` for an existing cluster, from anywhere;
+            ``host:port`` for one that this machine is part of.
         workers: How many; 0 for one for each share of a GPU, or for each CPU where there is none.
         gpus: GPUs of a worker, such as 0.5; ``None`` for 1 where the cluster has any, and where it has none for 0.
         cpus: CPUs of a worker, which are its threads.
@@ -32,8 +47,12 @@ class Cluster:
     cpus: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.address != "local" and not self.address.startswith("ray://"):
-            raise ConfigError(f"the cluster {self.address!r} is unknown: give local, or ray://host:port")
+        known = self.address == "local" or self.address.startswith("ray://") or PLAIN.fullmatch(self.address)
+        if not known:
+            raise ConfigError(
+                f"the cluster {self.address!r} is unknown: give local, ray://host:port, or host:port on a machine of "
+                "the cluster"
+            )
         if self.workers < 0:
             raise ConfigError(
                 f"{self.workers} workers were asked for: give 1 or more, or 0 for as many as there is room"
@@ -59,6 +78,9 @@ def session(cluster: Cluster) -> Iterator[Any]:
     Raises:
         ConfigError: If the cluster cannot be reached, or a local one would listen beyond this machine.
     """
+    alone = cluster.address == "local" or _is_loopback(cluster.address)
+    if alone and "ray" not in sys.modules:
+        os.environ[ONE_MACHINE] = "0"
     ray = require("ray", "cluster")
     if ray.is_initialized():
         yield ray
@@ -66,18 +88,22 @@ def session(cluster: Cluster) -> Iterator[Any]:
     folder = tempfile.mkdtemp(prefix="l0tre-ray-") if cluster.address == "local" else None
     quiet = {"logging_level": "ERROR", "log_to_driver": False}
     try:
-        if folder is not None:
+        if alone:
             _refuse_open(ray)
         try:
             if folder is None:
+                _reach(cluster.address)
                 ray.init(cluster.address, **quiet)
             else:
                 ray.init("local", include_dashboard=False, _node_ip_address=LOOPBACK, _temp_dir=folder, **quiet)
         except (ConnectionError, RuntimeError, TimeoutError, OSError, ValueError) as error:
-            raise ConfigError(f"Ray at {cluster.address} cannot be used: {_first_line(error)}") from error
+            hint = "" if folder is not None else f" ({TOKEN})"
+            raise ConfigError(f"Ray at {cluster.address} cannot be used: {_first_line(error)}{hint}") from error
+        _show_messages(show=False)
         yield ray
     finally:
         ray.shutdown()
+        _show_messages(show=True)
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -117,9 +143,30 @@ def _refuse_open(ray: Any) -> None:
     address = ray.util.get_node_ip_address()
     if address != LOOPBACK:
         raise ConfigError(
-            f"Ray would listen on {address}, beyond this machine, because it was imported before l0tre: import l0tre "
-            "first, or set RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0"
+            f"Ray would be at {address}, which others can reach, because it was imported before: set {ONE_MACHINE}=0 "
+            "before that"
         )
+
+
+def _show_messages(*, show: bool) -> None:
+    """Ray prints what it knows of lost workers to our output, between lines or JSON of ours, unless a debugger runs.
+
+    The losses are ours to tell, see ``ray_executor``; this is the switch that its debugger uses.
+    """
+    importlib.import_module("ray._private.worker")._worker_logs_enabled = show  # type: ignore[attr-defined]
+
+
+def _reach(address: str) -> None:
+    """Whether anybody listens there, which Ray would try for minutes."""
+    plain = PLAIN.search(address)
+    if plain is not None:
+        socket.create_connection((plain["host"], int(plain["port"])), timeout=REACH).close()
+
+
+def _is_loopback(address: str) -> bool:
+    """Whether a plain address means this machine alone."""
+    plain = PLAIN.fullmatch(address)
+    return plain is not None and (plain["host"] == "localhost" or plain["host"].startswith("127."))
 
 
 def _first_line(error: BaseException) -> str:

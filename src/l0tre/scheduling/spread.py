@@ -3,6 +3,7 @@
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 from l0tre.scheduling.executor import Executor, StopCondition
@@ -23,7 +24,9 @@ class Failed:
     reason: str
 
 
-def spread(executor: Executor, tasks: Sequence[Any], ending: StopCondition) -> Iterator[tuple[int, Any]]:
+def spread(
+    executor: Executor, tasks: Sequence[Any], ending: StopCondition, numbers: Iterator[int] | None = None
+) -> Iterator[tuple[int, Any]]:
     """Have tasks done by whoever is free.
 
     A task whose worker is lost is begun anew, so its reports can come again: a later one takes the place of all
@@ -33,15 +36,16 @@ def spread(executor: Executor, tasks: Sequence[Any], ending: StopCondition) -> I
         executor: Does the tasks.
         tasks: What its runner takes; any order of ends.
         ending: When to leave what is not done; the last reports of tasks at work still come.
+        numbers: Of units, none of which the executor was given before; for one that does more than these tasks.
 
     Yields:
         The place of a task and a report of it, or :class:`Failed`.
     """
     waiting, at_work, tries = deque(range(len(tasks))), dict[int, int](), Counter[int]()
-    number = 0
+    numbers = count(1) if numbers is None else numbers
     while waiting or at_work:
         for _ in range(min(executor.free(0.0), len(waiting))):
-            number += 1
+            number = next(numbers)
             at_work[number] = waiting.popleft()
             executor.start(number, tasks[at_work[number]])
         events = [*executor.wait()]

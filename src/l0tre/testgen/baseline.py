@@ -1,7 +1,5 @@
 """What chance achieves: random pixels of the seeds at random values, with the same number of queries."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -10,59 +8,80 @@ from l0tre.domain import Domain
 from l0tre.testgen.found import FAR
 from l0tre.testgen.goals import Goals
 
-__all__ = ["random_distances"]
+__all__ = ["Chance"]
 
 
-@torch.inference_mode()
-def random_distances(
-    goals: Goals,
-    domain: Domain,
-    seeds: Tensor,
-    start: Tensor,
-    queries: int,
-    most: int,
-    generator: torch.Generator,
-    memory: int,
-    pulse: Callable[[], None] = lambda: None,
-) -> Tensor:
-    """The distance at which random changes activate each neuron.
+class Chance:
+    """Random changes in batches, which are the same whoever makes them.
 
     Sizes are drawn so that each power of two gets as many inputs; values are those at the ends of the ranges, which
     move neurons most.
 
-    Args:
-        goals: The neurons.
-        domain: The groups.
-        seeds: float32 ``[seeds, values]``.
-        start: int64 ``[neurons]``, 0 for neurons that a seed activates, else ``FAR``.
-        queries: How many inputs to try.
-        most: Changed groups at the most.
-        generator: For chance, on the seeds' device.
-        memory: Bytes that a batch may take.
-        pulse: Felt before every batch; may raise ``Halted``.
-
-    Returns:
-        int64 ``[neurons]``, ``FAR`` for neurons that no input activated.
+    Attributes:
+        rows: Inputs of a batch.
     """
-    device, distance = seeds.device, start.clone()
-    most = min(most, domain.groups)
-    rows = max(1, memory // (3 * goals.row_bytes + 8 * domain.groups))
-    for first in range(0, queries, rows):
-        pulse()
-        count = min(rows, queries - first)
-        draw = torch.rand(count, generator=generator, device=device)
-        sizes = (torch.tensor(float(most), device=device) ** draw).round().long()
-        order = torch.rand(count, domain.groups, generator=generator, device=device).argsort(1)
+
+    def __init__(self, goals: Goals, domain: Domain, seeds: Tensor, most: int, seed: int, memory: int) -> None:
+        """Get ready.
+
+        Args:
+            goals: The neurons.
+            domain: The groups.
+            seeds: float32 ``[seeds, values]``.
+            most: Changed groups at the most.
+            seed: Of chance.
+            memory: Bytes that a batch may take.
+        """
+        self.goals = goals
+        self.domain = domain
+        self.seeds = seeds
+        self.most = min(most, domain.groups)
+        self.seed = seed
+        self.rows = max(1, memory // (3 * goals.row_bytes + 8 * domain.groups))
+        self._drawn = 0
+        self._begin()
+
+    @torch.inference_mode()
+    def distances(self, number: int, queries: int) -> Tensor:
+        """The distances at which a batch activates neurons.
+
+        Args:
+            number: Of the batch, from 0 on.
+            queries: Inputs of all batches.
+
+        Returns:
+            int64 ``[neurons]``, ``FAR`` for neurons that no input activated.
+        """
+        if number < self._drawn:  # it was lost, and is made again
+            self._begin()
+        while self._drawn < number:
+            self._draw(self.rows)
+        domain, device = self.domain, self.seeds.device
+        count = min(self.rows, queries - number * self.rows)
+        draw, order, source, high = self._draw(count)
+        sizes = (torch.tensor(float(self.most), device=device) ** draw).round().long()
+        order = order.argsort(1)
         changed = torch.zeros_like(order, dtype=torch.bool)
         changed.scatter_(1, order, torch.arange(domain.groups, device=device) < sizes[:, None])
-        number = torch.randint(len(seeds), (count,), generator=generator, device=device)
-        high = torch.rand(count, seeds.shape[1], generator=generator, device=device) < 0.5
-        target = torch.where(high, domain.high, domain.low)
-        x = seeds[number].clone()
+        target = torch.where(high < 0.5, domain.high, domain.low)
+        x = self.seeds[source].clone()
         row, group = changed.nonzero(as_tuple=True)
         x[row[:, None], domain.members[group]] = target[row[:, None], domain.members[group]]
-        x = admit(domain, seeds[number], x)
-        moved = (x != seeds[number])[:, domain.members].any(2).sum(1)
-        hits = torch.where(goals.excess(x) > 0, moved[:, None], FAR)
-        distance = torch.minimum(distance, hits.amin(0))
-    return distance
+        x = admit(domain, self.seeds[source], x)
+        moved = (x != self.seeds[source])[:, domain.members].any(2).sum(1)
+        return torch.where(self.goals.excess(x) > 0, moved[:, None], FAR).amin(0)
+
+    def _begin(self) -> None:
+        self._drawn = 0
+        self._generator = torch.Generator(device=self.seeds.device).manual_seed(self.seed)
+
+    def _draw(self, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The next random numbers: for sizes, groups, seeds and values."""
+        self._drawn += 1
+        chance, device = self._generator, self.seeds.device
+        return (
+            torch.rand(count, generator=chance, device=device),
+            torch.rand(count, self.domain.groups, generator=chance, device=device),
+            torch.randint(len(self.seeds), (count,), generator=chance, device=device),
+            torch.rand(count, self.seeds.shape[1], generator=chance, device=device),
+        )

@@ -3,8 +3,9 @@
 A beam of several inputs is carried for each neuron; all inputs of a step have the same number of changed groups.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,8 +15,9 @@ from l0tre.domain import Domain
 from l0tre.testgen.found import Found
 from l0tre.testgen.goals import Goals, Target
 from l0tre.testgen.sweep import Ranked
+from l0tre.testgen.units import Bench, Desk
 
-__all__ = ["Start", "climb", "make_start"]
+__all__ = ["climb"]
 
 BEAMS = 2  # inputs that go on for each neuron
 PROPOSED = 2  # groups that each kind of gradient proposes for an input
@@ -37,6 +39,7 @@ class Beams:
         mark: float64 ``[rows, beams]``, a number that two inputs share only if they are the same.
         stale: int64 ``[rows]``, steps since the best value rose.
         best: float32 ``[rows]``, the best value so far.
+        order: int32 ``[rows, kept]``, single changes of the seed that raise the neuron most, see ``sweep.Ranked``.
     """
 
     neurons: Tensor
@@ -47,6 +50,7 @@ class Beams:
     mark: Tensor
     stale: Tensor
     best: Tensor
+    order: Tensor
 
     def __len__(self) -> int:
         return len(self.neurons)
@@ -56,69 +60,48 @@ class Beams:
         return Beams(*(getattr(self, field.name)[rows] for field in fields(self)))
 
 
-@dataclass(frozen=True)
-class Start:
-    """What climbs begin with.
-
-    Attributes:
-        domain: The groups.
-        points: What single groups are changed to, see ``sweep.corner_points``.
-        seeds: float32 ``[seeds, values]``.
-        chosen: int64 ``[neurons]``, the seed that each neuron's climb starts from.
-        ranked: What single changes of it do.
-        hashes: float64 ``[groups, 1 + width]``, random numbers by which inputs are told apart.
-    """
-
-    domain: Domain
-    points: Tensor
-    seeds: Tensor
-    chosen: Tensor
-    ranked: Ranked
-    hashes: Tensor
-
-
-def make_start(domain: Domain, points: Tensor, seeds: Tensor, chosen: Tensor, ranked: Ranked) -> Start:
-    """Get ready to climb; see :class:`Start`."""
+def _hashes(domain: Domain) -> Tensor:
+    """Random numbers by which inputs are told apart, float64 ``[groups, 1 + width]``."""
     generator = torch.Generator().manual_seed(0)
     hashes = torch.rand(domain.groups, 1 + domain.members.shape[1], generator=generator, dtype=torch.float64)
-    return Start(domain, points, seeds, chosen, ranked, hashes.to(seeds.device))
+    return hashes.to(domain.members.device)
 
 
-def _marks(start: Start, groups: Tensor, values: Tensor) -> Tensor:
-    own = start.hashes[groups]
+def _marks(hashes: Tensor, groups: Tensor, values: Tensor) -> Tensor:
+    own = hashes[groups]
     return own[..., 0] + (own[..., 1:] * values).sum(-1)
 
 
-def begin(start: Start, neurons: Tensor, beams: int) -> Beams:
+def _begin(bench: Bench, chosen: Tensor, ranked: Ranked, neurons: Tensor) -> Beams:
     """The best single changes of each neuron's seed."""
-    domain, rows = start.domain, len(neurons)
-    each = start.points.shape[1]
-    change = start.ranked.change[neurons, :beams].long()
-    gain = start.ranked.gain[neurons, :beams]
+    domain, rows = bench.domain, len(neurons)
+    each, beams = bench.points.shape[1], min(BEAMS, ranked.change.shape[1])
+    change = ranked.change[neurons, :beams].long()
+    gain = ranked.gain[neurons, :beams]
     there = (change >= 0) & torch.isfinite(gain)
     group, point = change.clamp(min=0) // each, change.clamp(min=0) % each
-    seeds = start.chosen[neurons]
-    original = start.seeds[seeds][:, None].expand(-1, beams, -1)
-    values = start.points[group, point]
+    seeds = chosen[neurons]
+    original = bench.seeds[seeds][:, None].expand(-1, beams, -1)
+    values = bench.points[group, point]
     x = original.scatter(2, domain.members[group], values)
     x = admit(domain, original.flatten(0, 1), x.flatten(0, 1)).view(rows, beams, -1)
     changed = torch.zeros(rows, beams, domain.groups, dtype=torch.bool, device=x.device)
     changed.scatter_(2, group[:, :, None], True)
-    value = torch.where(there, start.ranked.base[neurons][:, None] + gain, -torch.inf)
-    stale = torch.zeros_like(neurons)
-    return Beams(neurons, seeds, x, changed, value, _marks(start, group, values), stale, value.amax(1))
+    value = torch.where(there, ranked.base[neurons][:, None] + gain, -torch.inf)
+    stale, marks = torch.zeros_like(neurons), _marks(_hashes(domain), group, values)
+    return Beams(neurons, seeds, x, changed, value, marks, stale, value.amax(1), ranked.change[neurons])
 
 
-def _step(start: Start, goals: Goals, target: Target, beams: Beams, kept: int) -> tuple[Beams, int]:
+def _step(bench: Bench, target: Target, beams: Beams, kept: int) -> tuple[Beams, int]:
     """Change one more group in every beam, and keep the best so many.
 
     Returns:
         The beams, and the forward and backward passes spent.
     """
-    domain, (rows, width) = start.domain, beams.value.shape
+    goals, domain, (rows, width) = bench.goals, bench.domain, beams.value.shape
     owner = beams.neurons.repeat_interleave(width)
     x, changed = beams.x.flatten(0, 1), beams.changed.flatten(0, 1)
-    original = start.seeds[beams.seeds].repeat_interleave(width, 0)
+    original = bench.seeds[beams.seeds].repeat_interleave(width, 0)
     low, high = ends(domain, original)
     proposals: list[tuple[Tensor, Tensor]] = []
     for soft in (False, True):
@@ -127,7 +110,7 @@ def _step(start: Start, goals: Goals, target: Target, beams: Beams, kept: int) -
         top = promise.masked_fill_(changed, -torch.inf).topk(min(PROPOSED, domain.groups), 1).indices
         values = corner[:, None].expand(-1, top.shape[1], -1).gather(2, domain.members[top])
         proposals.append((top, values))
-    proposals.append(_from_ranking(start, owner, changed))
+    proposals.append(_from_ranking(bench.points, beams.order.repeat_interleave(width, 0), changed))
     groups, values = (torch.cat(parts, 1) for parts in zip(*proposals, strict=True))
     count = groups.shape[1]
     tried = x[:, None].expand(-1, count, -1).scatter(2, domain.members[groups], values)
@@ -135,7 +118,7 @@ def _step(start: Start, goals: Goals, target: Target, beams: Beams, kept: int) -
     got = goals.own_excess(target, tried, owner.repeat_interleave(count)).view(-1, count)
     got = got.masked_fill(changed.gather(1, groups), -torch.inf)
     got = got.masked_fill(~torch.isfinite(beams.value.flatten())[:, None], -torch.inf)
-    marks = (beams.mark.flatten()[:, None] + _marks(start, groups, values)).view(rows, -1)
+    marks = (beams.mark.flatten()[:, None] + _marks(_hashes(domain), groups, values)).view(rows, -1)
     got = _without_doubles(got.view(rows, -1), marks)
     best, place = got.topk(min(kept, got.shape[1]), 1)
     beam = place // count
@@ -146,7 +129,8 @@ def _step(start: Start, goals: Goals, target: Target, beams: Beams, kept: int) -
     most = torch.maximum(best[:, 0], beams.best)
     stale = torch.where(best[:, 0] > beams.best, 0, beams.stale + 1)
     spent = rows * width * (count + 4)
-    return Beams(beams.neurons, beams.seeds, new_x, new_changed, best, marks.gather(1, place), stale, most), spent
+    mark = marks.gather(1, place)
+    return Beams(beams.neurons, beams.seeds, new_x, new_changed, best, mark, stale, most, beams.order), spent
 
 
 def _slope(goals: Goals, target: Target, x: Tensor, neurons: Tensor, soft: bool) -> Tensor:
@@ -166,15 +150,15 @@ def _promise(domain: Domain, slope: Tensor, x: Tensor, low: Tensor, high: Tensor
     return (gain[:, domain.members] * real).sum(2), corner
 
 
-def _from_ranking(start: Start, neurons: Tensor, changed: Tensor) -> tuple[Tensor, Tensor]:
+def _from_ranking(points: Tensor, order: Tensor, changed: Tensor) -> tuple[Tensor, Tensor]:
     """The best single changes that are not made yet: groups ``[rows, some]`` and their values."""
-    each, order = start.points.shape[1], start.ranked.change[neurons].long()
+    each, order = points.shape[1], order.long()
     group = order.clamp(min=0) // each
     free = ~changed.gather(1, group) & (order >= 0)
     kept = order.shape[1]
     place = torch.where(free, torch.arange(kept, device=order.device), kept).sort(1).values[:, :RANKED]
     chosen = order.gather(1, place.clamp(max=kept - 1)).clamp(min=0)
-    return chosen // each, start.points[chosen // each, chosen % each]
+    return chosen // each, points[chosen // each, chosen % each]
 
 
 def _without_doubles(values: Tensor, marks: Tensor) -> Tensor:
@@ -187,52 +171,52 @@ def _without_doubles(values: Tensor, marks: Tensor) -> Tensor:
 
 
 @torch.inference_mode()
-def climb(
-    goals: Goals,
-    target: Target,
-    start: Start,
-    found: Found,
-    memory: int,
-    most: int,
-    pulse: Callable[[], None] = lambda: None,
-) -> Iterator[float]:
-    """Look for tests of a layer's neurons with 2, 3, ... changed groups.
+def climb(desk: Desk, bench: Bench, number: int, chosen: Tensor, ranked: Ranked) -> Iterator[float]:
+    """Look for tests of a layer's neurons with 2, 3, ... changed groups; neurons that have one already are left out.
 
     Args:
-        goals: All neurons.
-        target: The layer.
-        start: What to begin with.
-        found: Receives tests; neurons that it has one for are left out.
-        memory: Bytes that a batch may take.
-        most: Changed groups at the most.
-        pulse: Felt before every batch; may raise ``Halted``.
+        desk: Has the blocks of a step done.
+        bench: What they share.
+        number: Of the layer, in ``Goals.targets``.
+        chosen: int64 ``[neurons]``, the seed that each neuron's climb starts from.
+        ranked: What single changes of it do.
 
     Yields:
         What each step cost, in passes through the network.
     """
-    place = target.layer.place
-    neurons = (found.distance[place] > 1).nonzero()[:, 0] + target.layer.start
+    goals, found = bench.goals, desk.found
+    target = goals.targets[number]
+    neurons = (found.distance[target.layer.place] > 1).nonzero()[:, 0] + target.layer.start
     if not len(neurons):
         return
     tried = BEAMS * (2 * PROPOSED + RANKED)
-    each = tried * (goals.own_bytes(target) + 8 * (start.seeds.shape[1] + start.domain.groups))
-    size, share = max(1, memory // each), goals.share(target)
-    blocks = [begin(start, part, min(BEAMS, start.ranked.change.shape[1])) for part in neurons.split(size)]
-    for t in range(2, most + 1):
-        spent, left = 0.0, []
-        for block in blocks:
-            pulse()
-            beams, queries = _step(start, goals, target, block, BEAMS if t <= WIDE_STEPS else 1)
-            spent += share * queries + _keep(goals, beams, found, t, memory)
-            left.append(beams)
-        yield spent
-        rest = []
-        for beams in left:
+    each = tried * (goals.own_bytes(target) + 8 * (bench.seeds.shape[1] + bench.domain.groups))
+    size, share, what = max(1, bench.memory // each), goals.share(target), f"climbs of {target.layer.name}"
+    blocks = [_begin(bench, chosen, ranked, part) for part in neurons.split(size)]
+    for t in range(2, min(bench.most, bench.domain.groups) + 1):
+        spent, rest = 0.0, []
+        done = [value for value in desk.values(what, len(blocks), partial(_unit, number, blocks, t)) if value]
+        for beams, queries, hits in done:
+            spent += share * queries + hits
             alive = (found.distance[beams.neurons] > t) & (beams.stale < PATIENCE) & torch.isfinite(beams.value[:, 0])
             rest.append(beams.pick(alive))
+        yield spent
         blocks = _packed([beams for beams in rest if len(beams)], size)
         if not blocks:
             return
+
+
+def _unit(number: int, blocks: list[Beams], t: int, place: int) -> tuple[object, ...]:
+    return _advance, number, blocks[place], t
+
+
+@torch.inference_mode()
+def _advance(bench: Bench, found: Found, number: int, beams: Beams, t: int) -> tuple[Beams, int, int]:
+    """One more changed group in a block: the beams, passes spent on it, and passes spent on looking at hits."""
+    bench.pulse()
+    target = bench.goals.targets[number]
+    beams, queries = _step(bench, target, beams, BEAMS if t <= WIDE_STEPS else 1)
+    return beams, queries, _keep(bench.goals, beams, found, t, bench.memory)
 
 
 def _keep(goals: Goals, beams: Beams, found: Found, t: int, memory: int) -> int:

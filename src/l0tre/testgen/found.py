@@ -5,9 +5,30 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-__all__ = ["FAR", "Found"]
+__all__ = ["FAR", "Found", "Tests"]
 
 FAR = 2**30  # the distance of a neuron that no test activates
+
+
+@dataclass(frozen=True)
+class Tests:
+    """Tests, and the neurons that each is the nearest one of.
+
+    Attributes:
+        inputs: float32 ``[tests, values]``.
+        seeds: int64 ``[tests]``, the seed of each.
+        distances: int64 ``[tests]``, changed groups.
+        aims: int64 ``[tests]``, the neuron that each was made for, -1 for none in particular.
+        neurons: int64 ``[pairs]``.
+        tests: int64 ``[pairs]``, the test of each of these neurons.
+    """
+
+    inputs: Tensor
+    seeds: Tensor
+    distances: Tensor
+    aims: Tensor
+    neurons: Tensor
+    tests: Tensor
 
 
 @dataclass
@@ -71,6 +92,32 @@ class Found:
         self.distances.extend(distances[used].tolist())
         self.aims.extend(aims[used].tolist())
         return len(used)
+
+    @torch.inference_mode()
+    def news(self, known: Tensor) -> Tests:
+        """What is nearer than some distances, int64 ``[neurons]``."""
+        neurons = (self.distance < known).nonzero()[:, 0]
+        used, tests = self.test[neurons].unique(return_inverse=True)
+        kept, device = used.tolist(), known.device
+        inputs = torch.stack([self.inputs[test] for test in kept]) if kept else torch.zeros(0, 0, device=device)
+        seeds, distances, aims = (
+            torch.tensor([values[test] for test in kept], dtype=torch.int64, device=device)
+            for values in (self.seeds, self.distances, self.aims)
+        )
+        return Tests(inputs, seeds, distances, aims, neurons, tests)
+
+    @torch.inference_mode()
+    def merge(self, news: Tests) -> None:
+        """Keep the tests that are nearer than what is known, for some neuron."""
+        nearer = news.distances[news.tests] < self.distance[news.neurons]
+        neurons, tests = news.neurons[nearer], news.tests[nearer]
+        used, tests = tests.unique(return_inverse=True)
+        self.test[neurons] = tests + len(self.inputs)
+        self.distance[neurons] = news.distances[used][tests]
+        self.inputs.extend(news.inputs[used])
+        self.seeds.extend(news.seeds[used].tolist())
+        self.distances.extend(news.distances[used].tolist())
+        self.aims.extend(news.aims[used].tolist())
 
     def prune(self) -> None:
         """Drop the tests that are not the nearest of any neuron."""

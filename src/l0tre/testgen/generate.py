@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,15 +16,14 @@ from l0tre.errors import InternalError
 from l0tre.halting import Halted
 from l0tre.memory import default_budget
 from l0tre.model.network import Network
-from l0tre.testgen.baseline import random_distances
-from l0tre.testgen.bounds import make_neuron_prover
-from l0tre.testgen.climb import climb, make_start
+from l0tre.testgen.climb import climb
 from l0tre.testgen.found import FAR, Found
 from l0tre.testgen.goals import Goals, make_goals
 from l0tre.testgen.sweep import KEPT, Ranked, corner_points, sweep
 from l0tre.testgen.tighten import tighten
+from l0tre.testgen.units import Bench, Desk
 
-__all__ = ["STAGES", "Settings", "State", "begin", "generate"]
+__all__ = ["STAGES", "Settings", "State", "begin", "generate", "make_bench"]
 
 STAGES = ("sweep", "search", "proofs", "tighten", "baseline")
 SWEPT = 16  # seeds that climbs start from: those from which most neurons seem near
@@ -87,17 +87,6 @@ class State:
         return len(self.done) == len(STAGES)
 
 
-@dataclass(frozen=True)
-class _Work:
-    network: Network
-    goals: Goals
-    domain: Domain
-    seeds: Tensor
-    settings: Settings
-    memory: int
-    pulse: Callable[[], None]
-
-
 def begin(network: Network, layers: Sequence[Layer], thresholds: Tensor, seeds: Tensor) -> tuple[Goals, State]:
     """What the seeds activate.
 
@@ -122,16 +111,16 @@ def begin(network: Network, layers: Sequence[Layer], thresholds: Tensor, seeds: 
     return goals, State(found, lower, torch.zeros_like(lower, dtype=torch.bool), nothing)
 
 
-def generate(
+def make_bench(
     network: Network,
     goals: Goals,
     domain: Domain,
     seeds: Tensor,
     settings: Settings,
-    state: State,
-    halted: Callable[[], bool] = lambda: False,
-) -> Iterator[str]:
-    """Go on until everything is done or somebody asks to stop.
+    pulse: Callable[[], None],
+    device: str = "",
+) -> Bench:
+    """What all steps share.
 
     Args:
         network: As in :func:`begin`.
@@ -139,21 +128,29 @@ def generate(
         domain: What may change.
         seeds: float32 ``[seeds, values]``.
         settings: What is looked for.
+        pulse: Felt before every batch; may raise ``Halted``.
+        device: Where workers compute, empty for the network's device.
+    """
+    own = network.device
+    budget = settings.memory_bytes or default_budget(own)
+    memory = min(budget // PART, BATCH[device or own.type])
+    points = corner_points(domain.to(torch.device("cpu"))).to(own)
+    most, seed = settings.max_l0, settings.seed
+    return Bench(network, goals, domain.to(own), points, seeds.to(own), most, memory, seed, pulse)
+
+
+def generate(bench: Bench, desk: Desk, settings: Settings, state: State) -> Iterator[str]:
+    """Go on until everything is done or somebody asks to stop.
+
+    Args:
+        bench: See :func:`make_bench`.
+        desk: Has units of work done.
+        settings: What is looked for.
         state: Changed in place.
-        halted: Asked before every batch.
 
     Yields:
         After every step, what was done, in words.
     """
-    device = network.device
-    budget = settings.memory_bytes or default_budget(device)
-    memory = min(budget // PART, BATCH[device.type])
-
-    def pulse() -> None:
-        if halted():
-            raise Halted
-
-    work = _Work(network, goals, domain.to(device), seeds.to(device), settings, memory, pulse)
     steps = {"search": _search, "proofs": _prove, "tighten": _tighten, "baseline": _chance}
     if settings.baseline and "baseline" in state.done and not len(state.random):  # an earlier call was without
         state.done.remove("baseline")
@@ -162,10 +159,10 @@ def generate(
             continue
         began, before = time.monotonic(), state.seconds
         try:
-            for words in stage(work, state):
+            for words in stage(bench, desk, settings, state):
                 state.seconds = before + time.monotonic() - began
                 yield words
-                pulse()
+                bench.pulse()
         except Halted:
             state.seconds = before + time.monotonic() - began
             return
@@ -176,17 +173,20 @@ def generate(
         yield name
 
 
-def _search(work: _Work, state: State) -> Iterator[str]:
+def _search(bench: Bench, desk: Desk, _: Settings, state: State) -> Iterator[str]:
     """Single changes of the seeds that most neurons are near to, then climbs layer by layer."""
-    goals, found, domain = work.goals, state.found, work.domain
-    points = corner_points(domain.to(torch.device("cpu"))).to(goals.device)
+    goals = bench.goals
     base = torch.full((goals.count,), -torch.inf, device=goals.device)
     gain = torch.full((goals.count, KEPT), -torch.inf, device=goals.device)
     ranked = Ranked(gain, torch.full_like(gain, -1, dtype=torch.int32), base)
     chosen = torch.zeros(goals.count, dtype=torch.int64, device=goals.device)
     promise = torch.full_like(base, -torch.inf)
-    for place, number in enumerate(_nearest_seeds(work, found)):
-        own, queries = sweep(goals, domain, points, work.seeds[number], number, found, work.memory, work.pulse)
+    numbers = _nearest_seeds(bench, state.found)
+    sweeps = desk.values("single changes of a seed", len(numbers), lambda place: (sweep, numbers[place]))
+    for place, (number, value) in enumerate(zip(numbers, sweeps, strict=True)):
+        if value is None:
+            continue
+        own, queries = value
         state.queries += queries
         now = own.base + own.gain[:, :NEAR].clamp(min=0).sum(1)
         better = now > promise
@@ -198,25 +198,23 @@ def _search(work: _Work, state: State) -> Iterator[str]:
             torch.where(better, own.base, ranked.base),
         )
         yield f"single changes of seed {place + 1}"
-    start = make_start(domain, points, work.seeds, chosen, ranked)
-    for target in goals.targets:
-        steps = climb(goals, target, start, found, work.memory, min(work.settings.max_l0, domain.groups), work.pulse)
-        for step, cost in enumerate(steps, start=2):
+    for layer, target in enumerate(goals.targets):
+        for step, cost in enumerate(climb(desk, bench, layer, chosen, ranked), start=2):
             state.queries += cost
             yield f"{target.layer.name}, {step} changes"
 
 
 @torch.inference_mode()
-def _nearest_seeds(work: _Work, found: Found) -> list[int]:
+def _nearest_seeds(bench: Bench, found: Found) -> list[int]:
     """The seeds that open neurons are nearest to activation in, most neurons first."""
-    goals, seeds = work.goals, work.seeds
+    goals, seeds = bench.goals, bench.seeds
     open_ = found.distance > 0
     if not bool(open_.any()):
         return []
     best = torch.full((goals.count,), -torch.inf, device=goals.device)
     nearest = torch.zeros(goals.count, dtype=torch.int64, device=goals.device)
     for number, seed in enumerate(seeds):
-        work.pulse()
+        bench.pulse()
         value = goals.excess(seed[None])[0]
         nearest = torch.where(value > best, number, nearest)
         best = torch.maximum(best, value)
@@ -225,36 +223,32 @@ def _nearest_seeds(work: _Work, found: Found) -> list[int]:
     return [int(number) for number in order if votes[number] > 0]
 
 
-def _prove(work: _Work, state: State) -> Iterator[str]:
+def _prove(bench: Bench, desk: Desk, settings: Settings, state: State) -> Iterator[str]:
     """Which neurons are dead, and how far the others are from every seed, at the least."""
-    goals, found, settings = work.goals, state.found, work.settings
+    goals, found = bench.goals, state.found
     if settings.proofs < 1:
         return
-    network, domain = work.network, work.domain
-    if network.exact is None:
-        state.notes.append(f"nothing is proved: {network.note}")
+    if isinstance(bench.prover, str):
+        state.notes.append(f"nothing is proved: {bench.prover}")
         return
-    prover = make_neuron_prover(network.exact, goals, domain, work.pulse)
-    if isinstance(prover, str):
-        state.notes.append(f"nothing is proved: {prover}")
-        return
-    frozen = torch.ones(work.seeds.shape[1], dtype=torch.bool, device=goals.device)
-    frozen[domain.members.flatten()] = False
-    kinds = work.seeds[:, frozen].unique(dim=0, return_inverse=True)[1].tolist() if bool(frozen.any()) else [0]
+    frozen = torch.ones(bench.seeds.shape[1], dtype=torch.bool, device=goals.device)
+    frozen[bench.domain.members.flatten()] = False
+    kinds = bench.seeds[:, frozen].unique(dim=0, return_inverse=True)[1].tolist() if bool(frozen.any()) else [0]
+    firsts = [kinds.index(kind) for kind in sorted(set(kinds))]
     dead = torch.ones_like(state.dead)
-    for kind in sorted(set(kinds)):
-        dead &= prover.nowhere(work.seeds[kinds.index(kind)])
+    for proved in desk.values("dead neurons", len(firsts), lambda place: (_nowhere, firsts[place])):
+        dead &= _all_of(proved, dead)
         yield "dead neurons"
     state.dead |= dead
     for count in range(1, settings.proofs + 1):
         # Only where the best test is farther is there something to prove.
-        open_ = (found.distance > count) & (state.lower == count) & ~state.dead
-        proved = open_.clone()
-        for number in range(len(work.seeds)):
+        proved = (found.distance > count) & (state.lower == count) & ~state.dead
+        words = f"proofs within {count} changes"
+        for own in desk.values(words, len(bench.seeds) * bool(proved.any()), partial(_proof, count)):
+            proved &= _all_of(own, proved)
+            yield words
             if not bool(proved.any()):
                 break
-            proved &= prover.within(work.seeds[number], count)
-            yield f"proofs within {count} changes"
         if not bool(proved.any()):
             break
         state.lower[proved] = count + 1
@@ -266,29 +260,47 @@ def _prove(work: _Work, state: State) -> Iterator[str]:
         )
 
 
-def _tighten(work: _Work, state: State) -> Iterator[str]:
+def _all_of(proved: Tensor | None, like: Tensor) -> Tensor:
+    """What was proved; nothing by a proof that failed."""
+    return torch.zeros_like(like) if proved is None else proved
+
+
+def _proof(count: int, seed: int) -> tuple[object, ...]:
+    return _within, seed, count
+
+
+def _nowhere(bench: Bench, _: Found, seed: int) -> Tensor:
+    assert not isinstance(bench.prover, str)
+    return bench.prover.nowhere(bench.seeds[seed])
+
+
+def _within(bench: Bench, _: Found, seed: int, count: int) -> Tensor:
+    bench.pulse()
+    assert not isinstance(bench.prover, str)
+    return bench.prover.within(bench.seeds[seed], count)
+
+
+def _tighten(bench: Bench, desk: Desk, _: Settings, state: State) -> Iterator[str]:
     """Restore what tests can do without."""
-    for target in work.goals.targets:
-        state.queries += tighten(work.goals, target, work.domain, work.seeds, state.found, work.memory, work.pulse)
+    for number, target in enumerate(bench.goals.targets):
+        state.queries += tighten(desk, bench, number)
         yield f"smaller tests of {target.layer.name}"
 
 
-def _chance(work: _Work, state: State) -> Iterator[str]:
+def _chance(bench: Bench, desk: Desk, settings: Settings, state: State) -> Iterator[str]:
     """The same number of random changes, for comparison."""
-    if not work.settings.baseline:
+    if not settings.baseline:
         return
-    start = torch.where(state.found.distance == 0, 0, FAR)
-    generator = torch.Generator(device=work.goals.device).manual_seed(work.settings.seed)
-    state.random = random_distances(
-        work.goals,
-        work.domain,
-        work.seeds,
-        start,
-        math.ceil(state.queries),
-        work.settings.max_l0,
-        generator,
-        work.memory,
-        work.pulse,
-    )
-    state.random_queries = math.ceil(state.queries)
+    distance = torch.where(state.found.distance == 0, 0, FAR)
+    queries = math.ceil(state.queries)
+    batches = math.ceil(queries / bench.chance.rows)
+    for own in desk.values("random changes", batches, lambda number: (_batch, number, queries)):
+        if own is not None:
+            distance = torch.minimum(distance, own)
+    state.random, state.random_queries = distance, queries
     yield "random changes"
+
+
+def _batch(bench: Bench, _: Found, number: int, queries: int) -> Tensor:
+    bench.pulse()
+    return bench.chance.distances(number, queries)

@@ -71,6 +71,13 @@ class Goals:
         inner = sum(math.prod(operation.shape) for operation in self.graph.operations)
         return 4 * (inner + 3 * self.count)
 
+    def to(self, device: torch.device) -> "Goals":
+        """The same on another device."""
+        if device == self.device:
+            return self
+        layers = [target.layer for target in self.targets]
+        return make_goals(self.wide.to("cpu", torch.float64), layers, self.thresholds.cpu(), device)
+
     def excess(self, x: Tensor) -> Tensor:
         """How far each neuron is above its threshold, float32 ``[rows, neurons]`` from ``[rows, values]``."""
         with exact_float32(self.device):

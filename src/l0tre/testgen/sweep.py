@@ -1,6 +1,5 @@
 """One sweep of single changes tells what every group can do to every neuron; only the best of each neuron is kept."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +9,7 @@ from l0tre.admission import admit
 from l0tre.domain import Domain
 from l0tre.grid import make_grid
 from l0tre.testgen.found import Found
-from l0tre.testgen.goals import Goals
+from l0tre.testgen.units import Bench
 
 __all__ = ["Ranked", "corner_points", "sweep"]
 
@@ -41,39 +40,26 @@ def corner_points(domain: Domain) -> Tensor:
 
 
 @torch.inference_mode()
-def sweep(
-    goals: Goals,
-    domain: Domain,
-    points: Tensor,
-    seed: Tensor,
-    number: int,
-    found: Found,
-    memory: int,
-    pulse: Callable[[], None] = lambda: None,
-) -> tuple[Ranked, int]:
+def sweep(bench: Bench, found: Found, number: int) -> tuple[Ranked, int]:
     """Change every single group of a seed to every point.
 
     Args:
-        goals: The neurons.
-        domain: The groups.
-        points: See :func:`corner_points`.
-        seed: float32 ``[values]``.
-        number: Of the seed.
+        bench: Neurons, groups, points and seeds.
         found: Receives tests.
-        memory: Bytes that a batch may take.
-        pulse: Called before every batch; may raise ``Halted``.
+        number: Of the seed.
 
     Returns:
         The ranking, and the number of inputs that were tried.
     """
+    goals, domain, points, seed = bench.goals, bench.domain, bench.points, bench.seeds[number]
     device, each = seed.device, points.shape[1]
     base = goals.excess(seed[None])[0]
     gain = torch.full((goals.count, KEPT), -torch.inf, device=device)
     change = torch.full((goals.count, KEPT), -1, dtype=torch.int32, device=device)
-    step = max(1, memory // (3 * goals.row_bytes) // each)
+    step = max(1, bench.memory // (3 * goals.row_bytes) // each)
     number_ = torch.tensor(number, device=device)
     for start in range(0, domain.groups, step):
-        pulse()
+        bench.pulse()
         stop = min(start + step, domain.groups)
         count = stop - start
         positions = domain.members[start:stop].repeat_interleave(each, 0)

@@ -1,71 +1,81 @@
 """Tests made smaller: changed groups that a neuron can do without are restored."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from l0tre.admission import admit
-from l0tre.domain import Domain
 from l0tre.testgen.found import Found
-from l0tre.testgen.goals import Goals, Target
+from l0tre.testgen.units import Bench, Desk
 
 __all__ = ["tighten"]
 
 
 @torch.inference_mode()
-def tighten(
-    goals: Goals,
-    target: Target,
-    domain: Domain,
-    seeds: Tensor,
-    found: Found,
-    memory: int,
-    pulse: Callable[[], None] = lambda: None,
-) -> float:
+def tighten(desk: Desk, bench: Bench, number: int) -> float:
     """Restore single groups of the nearest tests of a layer's neurons, as long as each still activates its neuron.
 
     Args:
-        goals: All neurons.
-        target: The layer.
-        domain: The groups.
-        seeds: float32 ``[seeds, values]``.
-        found: Its tests are made smaller; it receives the new ones.
-        memory: Bytes that a batch may take.
-        pulse: Felt before every batch; may raise ``Halted``.
+        desk: Has the parts of a round done; its tests are made smaller, and it receives the new ones.
+        bench: What they share.
+        number: Of the layer, in ``Goals.targets``.
 
     Returns:
         What it cost, in passes through the network.
     """
+    goals, found = bench.goals, desk.found
+    target = goals.targets[number]
     place = target.layer.place
     neurons = ((found.distance[place] > 1) & (found.test[place] >= 0)).nonzero()[:, 0] + target.layer.start
     spent = 0.0
-    each = goals.own_bytes(target) + 16 * seeds.shape[1]
+    each = goals.own_bytes(target) + 16 * bench.seeds.shape[1]
     while len(neurons):
-        again: list[Tensor] = []
         longest = int(found.distance[neurons].max())
-        for part in neurons.split(max(1, memory // (each * longest))):
-            pulse()
-            spent += _restore_one(goals, target, domain, seeds, found, part, memory, again)
-        neurons = torch.cat(again) if again else neurons[:0]
+        parts = neurons.split(max(1, bench.memory // (each * longest)))
+        tests = [found.test[part].tolist() for part in parts]  # as they are before the round
+        again = [neurons[:0]]
+        what, units = f"smaller tests of {target.layer.name}", _units(found, number, parts, tests)
+        for value in desk.values(what, len(parts), units):
+            if value is not None:
+                spent += value[0]
+                again.append(value[1])
+        neurons = torch.cat(again)
     return spent
 
 
+def _units(
+    found: Found, number: int, parts: Sequence[Tensor], tests: Sequence[list[int]]
+) -> Callable[[int], tuple[object, ...]]:
+    def make(place: int) -> tuple[object, ...]:
+        own = tests[place]
+        x = torch.stack([found.inputs[test] for test in own])
+        seeds = torch.tensor([found.seeds[test] for test in own], device=x.device)
+        return _restore_one, number, parts[place], x, seeds
+
+    return make
+
+
+@torch.inference_mode()
 def _restore_one(
-    goals: Goals,
-    target: Target,
-    domain: Domain,
-    seeds: Tensor,
-    found: Found,
-    neurons: Tensor,
-    memory: int,
-    again: list[Tensor],
-) -> float:
-    """Try to restore every changed group of every test; the neurons whose tests became smaller go to ``again``."""
-    tests = found.test[neurons].tolist()
-    x = torch.stack([found.inputs[test] for test in tests])
-    number = torch.tensor([found.seeds[test] for test in tests], device=x.device)
-    original = seeds[number]
+    bench: Bench, found: Found, target_number: int, neurons: Tensor, x: Tensor, number: Tensor
+) -> tuple[float, Tensor]:
+    """Try to restore every changed group of every test.
+
+    Args:
+        bench: What parts share.
+        found: Receives the smaller tests.
+        target_number: Of the layer.
+        neurons: int64 ``[rows]``.
+        x: float32 ``[rows, values]``, their tests.
+        number: int64 ``[rows]``, the seeds of these.
+
+    Returns:
+        What it cost, and the neurons whose tests became smaller.
+    """
+    bench.pulse()
+    goals, domain, memory = bench.goals, bench.domain, bench.memory
+    target, original = goals.targets[target_number], bench.seeds[number]
     row, group = (x != original)[:, domain.members].any(2).nonzero(as_tuple=True)
     members = domain.members[group]
     tried = x[row].scatter(1, members, original[row].gather(1, members))
@@ -80,6 +90,4 @@ def _restore_one(
         smaller = tried[first[rows]]
         sizes = (smaller != original[rows])[:, domain.members].any(2).sum(1)
         found.take(smaller, number[rows], sizes, goals.excess(smaller) > 0, neurons[rows])
-    if len(hits):
-        again.append(neurons[hits])
-    return goals.share(target) * len(row) + len(hits)
+    return goals.share(target) * len(row) + len(hits), neurons[hits]
