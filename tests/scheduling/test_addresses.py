@@ -99,7 +99,7 @@ def _figures(text: str) -> Any:
 
 @pytest.mark.parametrize("by", [pytest.param("client", marks=CLIENT), "plain"])
 def test_a_cluster_gives_what_one_process_gives(by: str, head: _Head, case: tuple[Path, Path]) -> None:
-    words = ["evaluate", *case, "--max-t", "2", "--seed", "3", "--memory", "64M", "--json", "--quiet"]
+    words: list[str | Path] = ["evaluate", *case, "--max-t", "2", "--seed", "3", "--memory", "64M", "--json", "--quiet"]
     alone, there = head.run(*words), head.run(*words, "--cluster", getattr(head, by))
     assert there.returncode == alone.returncode == 0, there.stderr
     assert _figures(there.stdout) == _figures(alone.stdout)
