@@ -58,11 +58,7 @@ def test_pools(data: st.DataObject, size: tuple[int, int], opset: int) -> None:
     check([node(operator, **settings_)], (2, *size), opset=opset)
 
 
-def test_pool_rounding_up() -> None:
-    fits: dict[str, Any] = {"kernel_shape": (2, 2), "strides": (2, 2), "ceil_mode": 1}
-    check([node("MaxPool", **fits)], (2, 6, 4))
-    assert "ceil_mode" in refused([node("MaxPool", **fits)], (2, 7, 4))
-    assert "ceil_mode" in refused([node("AveragePool", **fits)], (2, 6, 5))
+def test_averages_with_holes_are_refused() -> None:
     assert "dilations" in refused([node("AveragePool", kernel_shape=(2, 2), dilations=(2, 2))], (2, 6, 5), opset=19)
 
 
@@ -232,7 +228,7 @@ def test_open_batch_with_reshape_to_one_sample() -> None:
 
 
 REFUSED: list[tuple[Any, tuple[int, ...], Weights, str]] = [
-    (node("Conv", "x w"), (2, 5), {"w": normal(2, 2, 3)}, "only images"),
+    (node("Conv", "x w"), (2, 5, 4, 3), {"w": normal(2, 2, 3, 2, 2)}, "only images"),
     (node("Conv", "x x"), (2, 5, 5), {}, "only a constant"),
     (node("Conv", "x w"), (2, 5, 5), {"w": normal(2, 3, 3, 3)}, "does not fit"),
     (
@@ -269,7 +265,7 @@ REFUSED: list[tuple[Any, tuple[int, ...], Weights, str]] = [
     (node("Squeeze", "x w"), (1, 3), {"w": integers(0)}, "axis 0"),
     (node("Unsqueeze", "x w"), (1, 3), {"w": integers(0)}, "axis 0"),
     (node("Flatten", axis=2), (2, 3), {}, "first dimension"),
-    (node("Pad", "x w", mode="reflect"), (2, 3), {"w": integers(0, 0, 1, 0, 0, 1)}, "reflect"),
+    (node("Pad", "x w", mode="reflect"), (2, 3), {"w": integers(0, 0, 1, 0, 0, 1)}, "only images"),
     (node("Pad", "x w"), (2, 3), {"w": integers(0, 0, -1, 0, 0, 0)}, "cropping"),
     (node("Pad", "x w"), (2, 3), {"w": integers(1, 0, 0, 0, 0, 0)}, "axis 0"),
     (node("Pad", "x w"), (2, 3), {"w": integers(1, 0, 0)}, "does not fit"),
@@ -285,7 +281,7 @@ REFUSED: list[tuple[Any, tuple[int, ...], Weights, str]] = [
     (node("Slice", "x w v a"), (6,), {"w": integers(3), "v": integers(3), "a": integers(1)}, "leaves nothing"),
     (node("Identity", "w"), (6,), {"w": normal(6)}, "does not depend"),
     (node("LayerNormalization", "x w"), (6,), {"w": normal(6)}, "node LayerNormalization_y) divides by a spread"),
-    (node("Erf"), (6,), {}, "Erf (node Erf_y) is not supported; supported are Add, "),
+    (node("Erf"), (6,), {}, "Erf (node Erf_y) is not supported; supported are Abs, "),
     (node("Relu", domain="com.example"), (6,), {}, "com.example.Relu"),
     (node("NoSuchThing"), (6,), {}, "NoSuchThing (node NoSuchThing_y)"),
     (node("Clip", "x _ x"), (6,), {}, "only a constant"),

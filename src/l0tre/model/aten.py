@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from l0tre.model.aten_compositions import COMPOSITIONS, one_dimensional, pooling, separable, transposed_conv
 from l0tre.model.aten_shapes import SHAPES
 from l0tre.model.call_site import Arguments, Handler, Missing, Site, UnsupportedOperationError, Var
 from l0tre.model.operations.importers import ATEN
@@ -61,7 +62,7 @@ def _clip(low: str | float, high: str | float) -> Handler:
 
 def _conv(site: Site, a: Arguments) -> object:
     source, weight = site.variable(a["input"], dims=3), site.constant(a["weight"])
-    if weight.ndim != 4 or a.get("transposed"):
+    if weight.ndim != 4:
         raise site.refuse("is not a plain convolution of images [channels, height, width]")
     dilation = site.pair(a["dilation"])
     if isinstance(a["padding"], str):
@@ -169,27 +170,6 @@ def _neg(site: Site, a: Arguments) -> object:
     return site.add("scale", [site.variable(a["self"])], {"scale": _number(-1.0)})
 
 
-def _pool(op: str) -> Handler:
-    def handler(site: Site, a: Arguments) -> object:
-        source, kernel, padding = site.variable(a["self"], dims=3), site.pair(a["kernel_size"]), site.pair(a["padding"])
-        stride = site.pair(a["stride"]) if a["stride"] else kernel
-        dilation = site.pair(a.get("dilation", 1))
-        spans = [
-            size + 2 * p - d * (k - 1) - 1
-            for size, k, p, d in zip(site.sample(source)[1:], kernel, padding, dilation, strict=True)
-        ]
-        if a["ceil_mode"] and any(span % step for span, step in zip(spans, stride, strict=True)):
-            raise site.refuse("has windows over the edge (ceil_mode=True); only ceil_mode=False is supported")
-        if op == "max_pool":
-            return site.add(op, [source], kernel=kernel, stride=stride, padding=padding, dilation=dilation)
-        if a["divisor_override"] is not None:
-            raise site.refuse("has a divisor_override, which is not supported")
-        include = bool(a["count_include_pad"])
-        return site.add(op, [source], kernel=kernel, stride=stride, padding=padding, count_include_pad=include)
-
-    return handler
-
-
 def _adaptive_pool(op: str) -> Handler:
     def handler(site: Site, a: Arguments) -> object:
         source, size = site.variable(a["self"], dims=3), site.pair(a["output_size"])
@@ -197,6 +177,8 @@ def _adaptive_pool(op: str) -> Handler:
         if op == "avg_pool" and size == (1, 1):
             return site.add("mean", [source], dims=(1, 2), keepdim=True)
         if min(size) < 1 or height % size[0] or width % size[1]:
+            if op == "avg_pool" and min(size) > 0:
+                return separable(site, a)
             raise site.refuse(f"to {size} must divide the image of {height} x {width} evenly")
         kernel = (height // size[0], width // size[1])
         if op == "max_pool":
@@ -227,15 +209,29 @@ def _softmax(op: str) -> Handler:
     return handler
 
 
-_max_pool, _adaptive_avg_pool = _pool("max_pool"), _adaptive_pool("avg_pool")
+_adaptive_avg_pool, _adaptive_max_pool = _adaptive_pool("avg_pool"), _first_of(_adaptive_pool("max_pool"))
+_conv1d = one_dimensional(_conv, {"stride": 1, "padding": 0, "dilation": 1})
+_conv_transpose1d = COMPOSITIONS["aten.conv_transpose1d.default"]
+
+
+def _convolution(site: Site, a: Arguments) -> object:
+    """Any convolution: of maps or sequences, transposed or not."""
+    flat = site.constant(a["weight"]).ndim == 3
+    if a["transposed"]:
+        return (_conv_transpose1d if flat else transposed_conv)(site, a)
+    return (_conv1d if flat else _conv)(site, a)
+
 
 # By operator and overload; an operator that works in place is found under the name of the one that does not.
 OPERATORS: Mapping[str, Handler] = {
     **ATEN,
     **SHAPES,
+    **COMPOSITIONS,
     "aten.conv2d.default": _conv,
     "aten.conv2d.padding": _conv,
-    "aten.convolution.default": _conv,
+    "aten.conv1d.default": _conv1d,
+    "aten.conv1d.padding": _conv1d,
+    "aten.convolution.default": _convolution,
     "aten.linear.default": _linear,
     "aten.addmm.default": _addmm,
     "aten.mm.default": _matmul,
@@ -254,12 +250,12 @@ OPERATORS: Mapping[str, Handler] = {
     "aten.clamp_min.default": _clip("min", math.inf),
     "aten.clamp_max.default": _clip(-math.inf, "max"),
     "aten.hardtanh.default": _clip("min_val", "max_val"),
-    "aten.max_pool2d.default": _max_pool,
-    "aten.max_pool2d_with_indices.default": _first_of(_max_pool),
-    "aten.avg_pool2d.default": _pool("avg_pool"),
+    "aten.max_pool2d_with_indices.default": _first_of(pooling("max_pool")),
     "aten.adaptive_avg_pool2d.default": _adaptive_avg_pool,
     "aten._adaptive_avg_pool2d.default": _adaptive_avg_pool,
-    "aten.adaptive_max_pool2d.default": _first_of(_adaptive_pool("max_pool")),
+    "aten.adaptive_max_pool2d.default": _adaptive_max_pool,
+    "aten.adaptive_avg_pool1d.default": one_dimensional(_adaptive_avg_pool, {"output_size": 1}),
+    "aten.adaptive_max_pool1d.default": _first_of(one_dimensional(_adaptive_max_pool, {"output_size": 1})),
     "aten.mean.dim": _mean,
     "aten.softmax.int": _softmax("softmax"),
     "aten._softmax.default": _softmax("softmax"),

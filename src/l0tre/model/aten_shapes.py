@@ -4,6 +4,7 @@ import math
 import operator
 from collections.abc import Callable, Mapping
 
+from l0tre.model.aten_compositions import separable
 from l0tre.model.call_site import Arguments, Handler, Site, Size, Var
 
 __all__ = ["SHAPES"]
@@ -64,6 +65,8 @@ def _cat(site: Site, a: Arguments) -> object:
 
 def _pad(site: Site, a: Arguments) -> object:
     source, margins = site.variable(a["self"]), site.ints(a["pad"])
+    if a.get("mode", "constant") != "constant" and len(site.sample(source)) == 3 and len(margins) == 4:
+        return separable(site, a)
     if a.get("mode", "constant") != "constant" or min(margins, default=0) < 0:
         raise site.refuse("is not a padding with a constant by a positive width")
     if any(margins[2 * len(site.sample(source)) :]):

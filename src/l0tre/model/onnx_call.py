@@ -37,6 +37,7 @@ class Call:
         attributes: Its attributes; texts are bytes.
         opset: Version of the operator set of the file.
         batch: The batch size that the file's own constants assume: the declared one, or 1.
+        outputs: How many outputs it has.
     """
 
     builder: GraphBuilder
@@ -46,6 +47,7 @@ class Call:
     attributes: Mapping[str, Any]
     opset: int
     batch: int
+    outputs: int
 
     def refuse(self, reason: str) -> ModelError:
         """The error that says why this node cannot be imported."""

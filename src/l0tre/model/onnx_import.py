@@ -80,7 +80,8 @@ def import_onnx(path: Path, shape: tuple[int, ...] | None = None) -> Graph:
     builder = GraphBuilder(source.shape, source.name)
     values[source.name] = 0
     for node in nodes:
-        values[node.output[0]] = _import_node(node, values, builder, opset, max(source.batch, 1))
+        found = _import_node(node, values, builder, opset, max(source.batch, 1))
+        values.update(zip(node.output, found if isinstance(found, tuple) else (found,), strict=False))
     last = values.get(output)
     if not isinstance(last, int):
         raise ModelError(f"{path} has an output {output} that does not depend on its input; export the whole network")
@@ -341,8 +342,10 @@ def _label(node: Any) -> str:
     return str(node.name or next(iter(node.output), "without output"))
 
 
-def _import_node(node: Any, values: Mapping[str, Value], builder: GraphBuilder, opset: int, batch: int) -> Value:
-    """The value of a node's first output, after adding what it needs to the builder."""
+def _import_node(
+    node: Any, values: Mapping[str, Value], builder: GraphBuilder, opset: int, batch: int
+) -> Value | tuple[Value, ...]:
+    """The value of a node's first output, or of all, after adding what they need to the builder."""
     onnx = require("onnx", "onnx")
     missing = [name for name in node.input if name and name not in values]
     if missing:
@@ -350,9 +353,8 @@ def _import_node(node: Any, values: Mapping[str, Value], builder: GraphBuilder, 
     inputs = {name: values[name] for name in node.input if name}
     constants = {name: value for name, value in inputs.items() if not isinstance(value, int)}
     attributes = {entry.name: onnx.helper.get_attribute_value(entry) for entry in node.attribute}
-    call = Call(
-        builder, node.op_type, _label(node), [inputs.get(name) for name in node.input], attributes, opset, batch
-    )
+    given = [inputs.get(name) for name in node.input]
+    call = Call(builder, node.op_type, _label(node), given, attributes, opset, batch, len(node.output))
     try:
         with np.errstate(all="ignore"):  # what is not finite is refused when it gets into the graph
             if len(constants) == len(inputs) and node.op_type in FOLDED:

@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 
+from l0tre.model import compositions
 from l0tre.model.onnx_call import Array, Call, Value
+from l0tre.model.onnx_compositions import COMPOSITIONS, composer, or_sequences, padded_by_mode
 from l0tre.model.operations.importers import ONNX
 from l0tre.model.operations.silu import silu_of
 
@@ -49,13 +49,14 @@ def _spatial(call: Call) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class _Window:
-    """How a convolution or pooling slides: all pairs (height, width), padding before and after."""
+    """How a convolution or pooling slides: pairs (height, width); padding before and after, what is seen beyond it."""
 
     kernel: tuple[int, ...]
     stride: tuple[int, ...]
     dilation: tuple[int, ...]
     before: tuple[int, ...]
     after: tuple[int, ...]
+    extra: tuple[int, ...]
 
 
 def _window(call: Call, kernel: tuple[int, ...]) -> _Window:
@@ -80,16 +81,18 @@ def _window(call: Call, kernel: tuple[int, ...]) -> _Window:
         before, after = (small, large) if mode == b"SAME_UPPER" else (large, small)
     elif mode != b"NOTSET":
         raise call.refuse(f"has auto_pad {mode!r}; expected NOTSET, VALID, SAME_UPPER or SAME_LOWER")
-    rest = [(n + b + a - r) % s for n, b, a, r, s in zip(size, before, after, reach, stride, strict=True)]
-    if int(call.number("ceil_mode", 0)) and any(rest):
-        raise call.refuse("rounds its output size up (ceil_mode); export it with explicit padding instead")
-    return _Window(kernel, stride, dilation, before, after)
+    extra = (0, 0)
+    if int(call.number("ceil_mode", 0)):
+        axes = zip(size, kernel, stride, zip(before, after, strict=True), dilation, strict=True)
+        below, beside = (compositions.ceil_margins(*axis) for axis in axes)
+        extra = (below, beside)
+    return _Window(kernel, stride, dilation, before, after, extra)
 
 
-def _padded(call: Call, window: _Window, value: float) -> int:
-    """Input 0 with the padding of a window made explicit."""
-    (top, left), (bottom, right) = window.before, window.after
-    return call.add("pad", call.variable(), padding=(left, right, top, bottom), value=value)
+def _margins(window: _Window) -> tuple[tuple[int, int], tuple[int, int]]:
+    """What a window needs around its input, above and below, left and right."""
+    (top, left), (bottom, right), (below, beside) = window.before, window.after, window.extra
+    return (top, bottom + below), (left, right + beside)
 
 
 def _conv(call: Call) -> Value:
@@ -97,7 +100,7 @@ def _conv(call: Call) -> Value:
     window = _window(call, weight.shape[2:])
     source, padding = call.variable(), window.before
     if window.before != window.after:
-        source, padding = _padded(call, window, 0.0), (0, 0)
+        source, padding = composer(call).framed(source, *_margins(window)), (0, 0)
     return call.add(
         "conv",
         source,
@@ -111,14 +114,17 @@ def _conv(call: Call) -> Value:
 
 def _needs_pad_node(window: _Window) -> bool:
     """Whether the padding is other than what torch's poolings take: symmetric, at most half the kernel."""
-    return window.before != window.after or any(2 * b > k for b, k in zip(window.before, window.kernel, strict=True))
+    wide = any(2 * b > k for b, k in zip(window.before, window.kernel, strict=True))
+    return window.before != window.after or any(window.extra) or wide
 
 
 def _max_pool(call: Call) -> Value:
     window = _window(call, call.ints("kernel_shape", ()))
     source, padding = call.variable(), window.before
     if _needs_pad_node(window):
-        source, padding = _padded(call, window, -math.inf), (0, 0)
+        (down, across), (rows, columns) = window.dilation, _margins(window)
+        source = compositions.framed_for_maxima(composer(call), source, rows, columns, (down, across))
+        padding = (0, 0)
     return call.add(
         "max_pool",
         source,
@@ -134,22 +140,17 @@ def _average_pool(call: Call) -> Value:
     if window.dilation != (1, 1):
         raise call.refuse(f"has dilations {window.dilation}; only an average over adjacent pixels is supported")
     include = bool(call.number("count_include_pad", 0))
-    whole = not _needs_pad_node(window)
-    pooled = call.add(
+    if _needs_pad_node(window):
+        pairs = ((a, b) for a, b in (window.kernel, window.stride, window.before, window.after, window.extra))
+        return compositions.ragged_average(composer(call), call.variable(), *pairs, include=include)
+    return call.add(
         "avg_pool",
-        call.variable() if whole else _padded(call, window, 0.0),
+        call.variable(),
         kernel=window.kernel,
         stride=window.stride,
-        padding=window.before if whole else (0, 0),
-        count_include_pad=include or not whole,
+        padding=window.before,
+        count_include_pad=include,
     )
-    if whole or include:
-        return pooled
-    # The padding must not count: divide by the share of real pixels under each window.
-    (top, left), (bottom, right) = window.before, window.after
-    pixels = F.pad(torch.ones(1, *_spatial(call), dtype=torch.float64), (left, right, top, bottom))
-    share = F.avg_pool2d(pixels, window.kernel, window.stride)
-    return call.add("scale", pooled, tensors={"scale": (1 / share).numpy()})
 
 
 def _global_average_pool(call: Call) -> Value:
@@ -290,14 +291,16 @@ def _pad(call: Call) -> Value:
     pads = call.ints("pads", ()) if "pads" in call.attributes else tuple(int(pad) for pad in call.given(1))
     filled = call.constant(2)
     axes = call.axes(3) or tuple(range(rank))
-    if mode != b"constant" or min(pads) < 0:
-        raise call.refuse(f"pads by {pads} in mode {mode.decode()}; only constant mode, without cropping")
+    if min(pads) < 0:
+        raise call.refuse(f"pads by {pads}; cropping is not supported")
     padding = [0] * (2 * rank - 2)
     for axis, before, after in zip(axes, pads[: len(axes)], pads[len(axes) :], strict=True):
         if before or after:
             # F.pad starts at the last dimension.
             place = 2 * (rank - 2 - call.dim(axis, rank))
             padding[place : place + 2] = before, after
+    if mode != b"constant":
+        return padded_by_mode(call, mode.decode(), padding)
     value = call.number("value", 0.0) if filled is None else float(filled.item())
     return call.add("pad", call.variable(), padding=tuple(padding), value=value) if any(pads) else call.variable()
 
@@ -344,15 +347,16 @@ def _shape(call: Call) -> Value:
 
 
 # What each operator on computed values becomes.
-OPERATORS: Mapping[str, Callable[[Call], Value]] = {
+OPERATORS: Mapping[str, Callable[[Call], Value | tuple[Value, ...]]] = {
     **ONNX,
+    **COMPOSITIONS,
     "Add": _arithmetic,
-    "AveragePool": _average_pool,
+    "AveragePool": or_sequences(_average_pool),
     "BatchNormalization": _batch_normalization,
     "Cast": _cast,
     "Clip": _clip,
     "Concat": _concat,
-    "Conv": _conv,
+    "Conv": or_sequences(_conv),
     "Div": _arithmetic,
     "Dropout": _dropout,
     "Flatten": _flatten,
@@ -363,7 +367,7 @@ OPERATORS: Mapping[str, Callable[[Call], Value]] = {
     "LeakyRelu": _leaky_relu,
     "LogSoftmax": _softmax,
     "MatMul": _matmul,
-    "MaxPool": _max_pool,
+    "MaxPool": or_sequences(_max_pool),
     "Mul": _arithmetic,
     "Neg": _neg,
     "Pad": _pad,

@@ -83,6 +83,7 @@ def _max_pool(
     kernel_shape: list[int] | None = None,
     pads: list[int] | None = None,
     strides: list[int] | None = None,
+    ceil_mode: int | None = 0,
     **__: Any,
 ) -> tuple[Array]:
     kernel, rank = list(kernel_shape or ()), x.ndim - 2
@@ -93,8 +94,12 @@ def _max_pool(
         total = [max((-(-n // s) - 1) * s + r - n, 0) for n, s, r in zip(x.shape[2:], steps, reach, strict=True)]
         halves = [(t // 2, t - t // 2) for t in total]
         margins = halves if auto_pad == "SAME_UPPER" else [(large, small) for small, large in halves]
+    if ceil_mode:  # room for one more window, which must begin before the padding at the end
+        margins = [(before, after + step - 1) for (before, after), step in zip(margins, steps, strict=True)]
     padded = np.pad(x, [(0, 0), (0, 0), *margins], constant_values=-np.inf)
     axes = tuple(range(2, x.ndim))
     windows = np.lib.stride_tricks.sliding_window_view(padded, reach, axes)
-    every = (slice(None), slice(None), *(slice(None, None, s) for s in steps), *(slice(None, None, d) for d in spread))
+    ends = [n + before if ceil_mode else None for n, (before, _) in zip(x.shape[2:], margins, strict=True)]
+    starts = (slice(None, end, step) for end, step in zip(ends, steps, strict=True))
+    every = (slice(None), slice(None), *starts, *(slice(None, None, d) for d in spread))
     return (windows[every].max(axis=tuple(range(x.ndim, x.ndim + rank))),)
