@@ -30,8 +30,10 @@ from l0tre.certify.regions.nodes import root, split_boxes, split_cells
 from l0tre.certify.regions.tree import make_tree
 from l0tre.domain import make_domain
 from l0tre.model.aten import OPERATORS as ATEN_OPERATORS
+from l0tre.model.aten_compositions import COMPOSITIONS as ATEN_COMPOSITIONS
 from l0tre.model.graph import Graph, run
 from l0tre.model.network import Network
+from l0tre.model.onnx_compositions import COMPOSITIONS as ONNX_COMPOSITIONS
 from l0tre.model.onnx_operators import OPERATORS as ONNX_OPERATORS
 from l0tre.model.operations import KINDS
 from tests.certify.proving import sets_of
@@ -73,7 +75,17 @@ def test_every_operation_is_known_to_all_that_write_networks() -> None:
 
 
 # Operators of the importers that the fuzzer writes in other ways; tests/model compares them with their sources.
-NOT_DRAWN = {"aten.selu.default", "aten.hardsigmoid.default", "Selu", "HardSigmoid", "Gelu", "HardSwish", "Softplus"}
+ONE_DIMENSIONAL = ("conv1d.default", "conv1d.padding", "adaptive_avg_pool1d.default", "adaptive_max_pool1d.default")
+COMPOSED = {*ATEN_COMPOSITIONS, *ONNX_COMPOSITIONS, *(f"aten.{name}" for name in ONE_DIMENSIONAL)}
+NOT_DRAWN = COMPOSED | {
+    "aten.selu.default",
+    "aten.hardsigmoid.default",
+    "Selu",
+    "HardSigmoid",
+    "Gelu",
+    "HardSwish",
+    "Softplus",
+}
 
 
 def kinds(net: Net, *, ways: bool) -> set[object]:

@@ -250,6 +250,8 @@ OPERATORS: Mapping[str, Handler] = {
     "aten.clamp_min.default": _clip("min", math.inf),
     "aten.clamp_max.default": _clip(-math.inf, "max"),
     "aten.hardtanh.default": _clip("min_val", "max_val"),
+    "aten.max_pool2d.default": pooling("max_pool"),
+    "aten.avg_pool2d.default": pooling("avg_pool"),
     "aten.max_pool2d_with_indices.default": _first_of(pooling("max_pool")),
     "aten.adaptive_avg_pool2d.default": _adaptive_avg_pool,
     "aten._adaptive_avg_pool2d.default": _adaptive_avg_pool,

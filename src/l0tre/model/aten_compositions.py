@@ -235,8 +235,6 @@ COMPOSITIONS: Mapping[str, Handler] = {
     "aten.conv_transpose1d.default": one_dimensional(
         transposed_conv, {"stride": 1, "padding": 0, "dilation": 1, "output_padding": 0}
     ),
-    "aten.max_pool2d.default": pooling("max_pool"),
-    "aten.avg_pool2d.default": pooling("avg_pool"),
     "aten.max_pool1d.default": one_dimensional(pooling("max_pool"), _POOL),
     "aten.avg_pool1d.default": one_dimensional(pooling("avg_pool"), _POOL),
     "aten.reflection_pad2d.default": separable,
