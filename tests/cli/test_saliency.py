@@ -53,6 +53,17 @@ def test_layers_are_listed_and_neurons_drawn(files: Files, tmp_path: Path) -> No
     assert (tmp_path / "n.npz").is_file()
     named = l0tre("saliency", files.model, files.data, "--target", "one", "--names", names, "--out", tmp_path / "m.png")
     assert "score of class one" in named.out
+    alone = l0tre("saliency", files.model, "--layers", "--json")  # no image is needed to list layers
+    assert json.loads(alone.out) == listed
+
+
+def test_pixels_are_chosen_one_after_the_other(files: Files, tmp_path: Path) -> None:
+    words = ("saliency", files.model, files.data, "--together", "3", "--out", tmp_path / "map.png")
+    assert "together they lower it by" in l0tre(*words).out
+    fact = json.loads(l0tre(*words, "--json").out)["maps"][0]
+    drops = [each["drop_so_far"] for each in fact["together"]]
+    assert drops == sorted(drops)
+    assert drops[0] == pytest.approx(fact["strongest"][0]["drop"], rel=1e-5)
 
 
 def test_a_photograph_is_an_image(files: Files, tmp_path: Path) -> None:
@@ -74,6 +85,7 @@ def test_a_photograph_is_an_image(files: Files, tmp_path: Path) -> None:
         (("DATA", "--target", "1", "--neuron", "1:0"), "give one of them"),
         (("DATA", "--neuron", "nowhere:1"), "saliency with --layers"),
         (("DATA", "--strongest", "0"), "--strongest is 0"),
+        (("DATA", "--together", "-1"), "--together is -1"),
         (("DATA", "--resume", "--out", "missing.png"), "cannot be read as a saliency map"),
         (("DATA", "--names", "missing.txt"), "--names missing.txt cannot be read"),
     ],

@@ -183,6 +183,21 @@ def test_npz_by_name(tmp_path: Path, name: str, file: str) -> None:
     assert holds(load_data(name, data_dir=tmp_path), images, labels)
 
 
+def test_classes_have_their_names(tmp_path: Path) -> None:
+    np.savez(tmp_path / "cifar10_test.npz", test_x=np.moveaxis(COLOUR[:4], 1, -1), test_y=COLOUR_LABELS[:4])
+    data = load_data("cifar10", data_dir=tmp_path, input_shape=(3, 32, 32))
+    assert len(data.names.classes) == 10
+    assert data.names.label(6) == "frog"
+    file = tmp_path / "photos.npz"
+    np.savez(file, x=COLOUR[:2], y=[1, 0], classes=["cat", "great white shark"])
+    named = load_data(file, input_shape=(3, 32, 32))
+    assert named.labels is not None
+    assert [named.names.label(int(label)) for label in named.labels] == ["great white shark", "cat"]
+    np.savez(file, images=COLOUR[:2], classes=[1, 2])
+    with pytest.raises(DataError, match="expected a list of names"):
+        load_data(file)
+
+
 def test_both_splits_of_cifar_in_one_npz(tmp_path: Path) -> None:
     channels_last = np.moveaxis(COLOUR, 1, -1)
     np.savez(

@@ -15,6 +15,7 @@ from l0tre.errors import ConfigError, ModelError, StoreError
 from l0tre.maps import forecast
 from l0tre.maps.files import read_map
 from l0tre.maps.pairs import interacting_pairs
+from l0tre.maps.work import Step
 from l0tre.maps.worst_values import HalfError, candidates, find_worst_values
 from l0tre.model.network import Network
 
@@ -154,8 +155,8 @@ def test_strongest_pixels_are_found_and_predictions_are_checked() -> None:
         dense[1].weight.copy_(torch.stack([hill.flatten(), -hill.flatten()]))  # type: ignore[operator]
     image = torch.full((1, 96, 96), 0.8)
     network = l0tre.load(dense, input_shape=(1, 96, 96), device="cpu")
-    told: list[str] = []
-    found = l0tre.saliency_map(network, image, 0, coarse=True, progress=lambda step: told.append(step.stage))
+    told: list[Step] = []
+    found = l0tre.saliency_map(network, image, 0, coarse=True, progress=told.append)
     true = 0.8 * hill.flatten()
     best = set(true.topk(100).indices.tolist())
     assert len(best & set(found.strongest(100).tolist())) >= 99
@@ -164,7 +165,11 @@ def test_strongest_pixels_are_found_and_predictions_are_checked() -> None:
     assert found.audit.beyond == 0
     assert found.audit.most < 0.05
     assert float((found.drop - true).abs().mean()) < 0.02
-    assert told[-1] == "done"
+    assert told[-1].stage == "done"
+    shares = [step.share for step in told]
+    assert shares == sorted(shares)
+    assert max(shares[:-1]) < shares[-1] == 1
+    assert any(0.2 < share < 0.8 for share in shares)  # it moves while nothing new is measured with all its values
 
 
 def test_stopped_maps_go_on(network: Network, image: Tensor, tmp_path: Path) -> None:

@@ -18,17 +18,21 @@ def test_maps_are_drawn_measured_and_not_drawn_again(tmp_path: Path) -> None:
     pytest.importorskip("captum")
     files = make_files(tmp_path)
     out = tmp_path / "study"
-    words = ("reproduce", "case-5", "--out", out, "--networks", files.model, "--data", files.data, "--images", "1")
+    names = tmp_path / "names.txt"
+    names.write_text("zero\none\ntwo\n")
+    given = ("--networks", files.model, "--data", files.data, "--images", "1", "--names", names)
+    words = ("reproduce", "case-5", "--out", out, *given)
     result = typed(*words, "--attack", "40", "--device", "cpu")
     assert result.code == 0, result
     with (out / "quality.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == 4 * 3
+    assert len(rows) == 4 * 3 + 1  # ours, once more, with pixels chosen one after the other
     drops = {(row["image"], row["method"], row["replaced by"]): float(row["drop at 1"]) for row in rows}
     for image, method, way in drops:
         if way == "worst colours":  # what the map is exact for
             assert drops[image, "l0tre", way] >= drops[image, method, way] - 1e-5
     assert (out / f"image-{rows[0]['image']}.png").is_file()
+    assert "score of class zero" in (out / "maps.csv").read_text() or "class one" in (out / "maps.csv").read_text()
     before = (out / "maps.csv").read_text()
     assert typed(*words, "--attack", "40", "--device", "cpu", "--quiet", "--no-compare").code == 0
     assert (out / "maps.csv").read_text() == before

@@ -7,12 +7,14 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from torch import Tensor
 
 from l0tre.cli.terminal import literal, say
 from l0tre.layout import channel_axis
 from l0tre.maps.observed import Layer
 from l0tre.maps.pairs import Pairs
 from l0tre.maps.saliency_map import SaliencyMap
+from l0tre.maps.together import Together
 
 __all__ = ["map_dict", "show_layers", "show_map"]
 
@@ -26,7 +28,13 @@ def _where(found: SaliencyMap, place: int) -> str:
     return f"({number // width}, {number % width})"
 
 
-def map_dict(found: SaliencyMap, model: str, file: Path, pairs: Pairs | None) -> dict[str, Any]:
+def _colour(values: Tensor) -> str:
+    return ", ".join(f"{value:.3g}" for value in values.tolist())
+
+
+def map_dict(
+    found: SaliencyMap, model: str, file: Path, pairs: Pairs | None, together: Together | None = None
+) -> dict[str, Any]:
     """A map for JSON."""
     facts: dict[str, Any] = {
         "model": model,
@@ -64,17 +72,30 @@ def map_dict(found: SaliencyMap, model: str, file: Path, pairs: Pairs | None) ->
                 pairs.groups.tolist(), pairs.together.tolist(), pairs.interaction.tolist(), strict=True
             )
         ]
+    if together is not None:
+        facts["together"] = [
+            {
+                "group": int(found.groups[place]),
+                "colour": [round(value, 6) for value in colour.tolist()],
+                "drop_so_far": float(drop),
+            }
+            for place, colour, drop in zip(
+                together.groups.tolist(), together.colours, together.drops.tolist(), strict=True
+            )
+        ]
     return facts
 
 
-def show_map(found: SaliencyMap, title: str, pairs: Pairs | None, console: Console, rows: int) -> None:
+def show_map(
+    found: SaliencyMap, title: str, pairs: Pairs | None, chosen: Together | None, console: Console, rows: int
+) -> None:
     """Print what a map says in a few lines."""
     console.print(f"{literal(title)}: {literal(found.observed)}, {found.base:.4g} for the image", soft_wrap=True)
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold underline")
     for name in (found.group, "lowers it by", "at"):
         table.add_column(name, justify="right")
     for place in found.strongest(rows).tolist():
-        colour = ", ".join(f"{value:.3g}" for value in found.colours[place].tolist())
+        colour = _colour(found.colours[place])
         guess = "" if found.measured[place] else " (predicted)"
         table.add_row(_where(found, place), f"{float(found.drop[place]):.4g}{guess}", colour)
     console.print(table)
@@ -86,6 +107,15 @@ def show_map(found: SaliencyMap, title: str, pairs: Pairs | None, console: Conso
             :rows
         ]:
             table.add_row(" ".join(_where(found, place) for place in groups), f"{together:.4g}", f"{more:+.4g}")
+        console.print(table)
+    if chosen is not None and len(chosen.groups):
+        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold underline")
+        for name in (f"{found.group}s", "the last one", "at", "together they lower it by"):
+            table.add_column(name, justify="right")
+        for count, (place, colour, drop) in enumerate(
+            zip(chosen.groups.tolist(), chosen.colours, chosen.drops.tolist(), strict=True), 1
+        ):
+            table.add_row(str(count), _where(found, place), _colour(colour), f"{drop:.4g}")
         console.print(table)
     measured = int(found.measured.sum())
     console.print(

@@ -194,6 +194,9 @@ def case_5(
     ] = True,
     mean: Annotated[str | None, typer.Option(help="Mean inside the models, as for l0tre evaluate.")] = None,
     std: Annotated[str | None, typer.Option(help="Standard deviation inside the models, likewise.")] = None,
+    names: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Names of the classes, one a line from class 0 on.")
+    ] = None,
     time_budget: BudgetOption = None,
     seed: SeedOption = 0,
     data_dir: opt.DataDirOption = None,
@@ -205,7 +208,7 @@ def case_5(
 
     The paper has 20 photographs, t = 1, AlexNet, VGG-16/19 and ResNet-50/101, which are not bundled: give your files.
     """
-    from l0tre.cli.setup import parse_numbers
+    from l0tre.cli.setup import parse_numbers, read_class_names
     from l0tre.cli.signals import stop_on_signal
     from l0tre.studies.case_five import MapPlan, carry_out_maps
 
@@ -224,6 +227,7 @@ def case_5(
         device,
         data_dir,
         time_budget,
+        read_class_names(names),
     )
     console = screen(stderr=True)
 

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from l0tre.api.drawings import Drawing
     from l0tre.cli.setup import Setup
     from l0tre.maps.work import Step
+    from l0tre.names import Names
 
 __all__ = ["saliency"]
 
@@ -78,6 +80,15 @@ def saliency(
     pairs: Annotated[
         bool, typer.Option("--pairs", help=f"Which of the {PAIRED} strongest pixels act together.", rich_help_panel=MAP)
     ] = False,
+    together: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            help="Choose N pixels one after the other, each for what it adds to those before it.",
+            show_default="none",
+            rich_help_panel=MAP,
+        ),
+    ] = 0,
     epsilon: Annotated[
         float | None,
         typer.Option(
@@ -117,16 +128,21 @@ def saliency(
     from l0tre.api.spread_maps import draw_all
     from l0tre.cli.pages import about, check_page, write_page
     from l0tre.cli.render_saliency import map_dict, show_layers, show_map
-    from l0tre.cli.setup import parse_class, prepare
+    from l0tre.cli.setup import load_alone, parse_class, prepare, read_class_names
     from l0tre.cli.signals import stop_on_signal
     from l0tre.data import select
     from l0tre.figures.canvas import cannot_draw
     from l0tre.figures.maps import Panel, draw_maps
     from l0tre.maps.observed import layers
     from l0tre.maps.pairs import interacting_pairs
+    from l0tre.maps.together import lower_together
 
     opt.check_budget(time_budget)
     check_page(report)
+    if list_layers and len(words) == 1:
+        network = load_alone(words[0], choices)
+        show_layers(layers(network), network.name, screen(), as_json=output.as_json)
+        return
     *models, data = words if len(words) > 1 else [*words, ""]
     if not data:
         raise ConfigError("a network and an image are needed: l0tre saliency MODEL IMAGE")
@@ -136,6 +152,9 @@ def saliency(
         raise ConfigError("a map is of a class's score (--target) or of a neuron (--neuron): give one of them")
     if strongest < 1:
         raise ConfigError(f"--strongest is {strongest}: give 1 or more")
+    if together < 0:
+        raise ConfigError(f"--together is {together}: give a number of pixels")
+    given = read_class_names(names)
     cannot = cannot_draw()
     if cannot and not output.silent:
         say(f"no picture, only arrays: {cannot}", err=True)
@@ -151,13 +170,14 @@ def saliency(
             for setup in setups.values():
                 show_layers(layers(setup.network), setup.network.name, screen(), as_json=output.as_json)
             return
-        pictures, drawings = [], []
+        pictures, drawings, said = [], [], []
         for (model, each), file in zip(wanted, files, strict=True):
             setup = setups[model]
             one = select(setup.data, indices=[index])
-            known = _class_names(names) or setup.data.names.classes or setup.network.names.classes
-            named = one.names if not known else type(one.names)(one.names.inputs, one.names.features, known)
+            known = given or setup.data.names.classes or setup.network.names.classes
+            named = replace(one.names, classes=known)
             pictures.append(one)
+            said.append(named)
             drawings.append(
                 begin_map(
                     setup.network,
@@ -186,12 +206,13 @@ def saliency(
             (model, _), setup, one = wanted[number], setups[wanted[number][0]], pictures[number]
             drawing = drawings[number]
             found = drawing.now()
-            together = interacting_pairs(drawing.perturber, drawing.state, PAIRED) if pairs and not stop() else None
-            changed = _adversarial(setup, one.images, stop) if attack and not stop() else None
+            acting = interacting_pairs(drawing.perturber, drawing.state, PAIRED) if pairs and not stop() else None
+            some = lower_together(drawing.perturber, drawing.state, together) if together and not stop() else None
+            changed = _adversarial(setup, one.images, said[number], stop) if attack and not stop() else None
             panels[number] = Panel(_title(model, one.names.inputs, index), one.images[0], found, changed)
-            facts[number] = map_dict(found, model, files[number], together)
+            facts[number] = map_dict(found, model, files[number], acting, some)
             if not output.silent:
-                show_map(found, titles[number], together, screen(), SHOWN)
+                show_map(found, titles[number], acting, some, screen(), SHOWN)
         stopped = stop()
         shown = [panels[number] for number in sorted(panels)]
         low = min(float(setup.domain.low.min()) for setup in setups.values())
@@ -206,7 +227,7 @@ def saliency(
             [panel.image for panel in shown],
             titles=[panel.title for panel in shown],
             indices=[index] * len(shown),
-            names=pictures[0].names,
+            names=said[0],
             low=low,
             high=high,
         )
@@ -236,15 +257,6 @@ def _title(model: str, inputs: tuple[str, ...], index: int) -> str:
     return f"{Path(model).stem}, {Path(inputs[0]).name if inputs else f'image {index}'}"
 
 
-def _class_names(file: Path | None) -> tuple[str, ...]:
-    if file is None:
-        return ()
-    try:
-        return tuple(line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip())
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"--names {file} cannot be read ({error}): give a text file with one name a line") from error
-
-
 def _drawn(
     drawings: "Sequence[Drawing]",
     steps: "Iterator[tuple[int, Step]]",
@@ -256,7 +268,7 @@ def _drawn(
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn("{task.completed:,} of {task.total:,} measured"),
+        TextColumn("{task.percentage:.0f} %"),
         TimeElapsedColumn(),
         TextColumn("ETA"),
         TimeRemainingColumn(),
@@ -266,10 +278,11 @@ def _drawn(
     with Progress(*columns, console=console, transient=True, disable=output.silent or not console.is_terminal) as bar:
         for number, step in steps:
             if number not in bars:
-                bars[number] = bar.add_task(literal(titles[number]), total=step.total)
+                bars[number] = bar.add_task(literal(titles[number]), total=1.0)
                 saved[number] = time.monotonic()
             stage = {"strongest": "looking for the strongest", "rest": "all others"}.get(step.stage, "done")
-            bar.update(bars[number], completed=step.done, description=f"{literal(titles[number])}: {stage}")
+            words = f"{literal(titles[number])}: {stage}, {step.done:,} of {step.total:,} measured"
+            bar.update(bars[number], completed=step.share, description=words)
             done = step.stage == "done"
             if done or time.monotonic() - saved[number] > SAVE_SECONDS:
                 drawings[number].write(files[number])
@@ -279,12 +292,14 @@ def _drawn(
                 yield number
 
 
-def _adversarial(setup: "Setup", images: "Tensor", stop: "Callable[[], bool]") -> "tuple[Tensor, str] | None":
+def _adversarial(
+    setup: "Setup", images: "Tensor", names: "Names", stop: "Callable[[], bool]"
+) -> "tuple[Tensor, str] | None":
     """A changed image with another decision, and what it became; ``None`` where none was found."""
     from l0tre.api.attack import attack_details
+    from l0tre.figures.maps import caption
 
     found = attack_details(setup.network, images, domain=setup.domain, memory_bytes=setup.memory_bytes, stop=stop)
     if not bool(found.changed[0]):
         return None
-    label = setup.data.names.label(int(found.decisions[0]))
-    return found.adversarial[0], f"{int(found.distance[0])} changed {found.unit}s: {label}"
+    return found.adversarial[0], caption(int(found.distance[0]), found.unit, names.label(int(found.decisions[0])))

@@ -8,6 +8,7 @@ from typing import cast
 import numpy as np
 
 from l0tre.api.inputs import agree, check_scale
+from l0tre.api.load import load
 from l0tre.api.tables import table_domain
 from l0tre.arrays import read_array_or_archive
 from l0tre.cli.options import Choices, Search
@@ -26,6 +27,7 @@ from l0tre.names import Names
 
 __all__ = [
     "Setup",
+    "load_alone",
     "make_settings",
     "parse_class",
     "parse_groups",
@@ -33,6 +35,7 @@ __all__ = [
     "parse_shape",
     "parse_size_or_none",
     "prepare",
+    "read_class_names",
 ]
 
 
@@ -44,6 +47,29 @@ class Setup:
     data: Dataset
     domain: Domain
     memory_bytes: int
+
+
+def load_alone(model: str, choices: Choices) -> Network:
+    """Load a network for which there is no data."""
+    with loads_within(choices.load_timeout, model):
+        return load(
+            model,
+            mean=parse_numbers(choices.mean, "--mean"),
+            std=parse_numbers(choices.std, "--std"),
+            input_shape=parse_shape(choices.input_shape),
+            device=choices.device,
+            weights=choices.weights,
+        )
+
+
+def read_class_names(file: Path | None) -> tuple[str, ...]:
+    """Names of classes, one a line from class 0 on; none without a file."""
+    if file is None:
+        return ()
+    try:
+        return tuple(line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--names {file} cannot be read ({error}): give a text file with one name a line") from error
 
 
 def prepare(model: str, data: str, choices: Choices, *, quiet: bool = True) -> Setup:

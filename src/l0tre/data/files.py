@@ -17,6 +17,7 @@ from l0tre.names import NO_NAMES, Names
 
 __all__ = ["Raw", "is_number", "read_csv", "read_numpy", "rows_of_csv"]
 
+CLASSES = "classes"  # under which an .npz file says the names of its classes
 CSV_COPIES = 4  # bytes in memory for each of a CSV file: "0," becomes a float32, and arrays are put together
 LEAST_BRIGHT = 128  # whole numbers that are all below are no 8-bit pictures: somebody has to say what they are
 LEAST_PIXELS = 64  # of a picture in a row that no network says to be one
@@ -54,7 +55,7 @@ def _pick(archive: Archive, split: str, path: Path) -> Raw:
     if images_key is None:
         if any(key in names for key in _image_keys(other)):
             raise DataError(f"{path}: holds the {other} split but not {split}; choose the split {other}")
-        skip = {*label_keys, *_label_keys(other)}
+        skip = {*label_keys, *_label_keys(other), CLASSES}
         candidates = [key for key in names if key not in skip and archive.read(key).ndim > 1]
         if len(candidates) != 1:
             raise DataError(
@@ -63,7 +64,18 @@ def _pick(archive: Archive, split: str, path: Path) -> Raw:
             )
         images_key = candidates[0]
     labels_key = next((key for key in label_keys if key in names), None)
-    return Raw(archive.read(images_key), None if labels_key is None else archive.read(labels_key))
+    labels = None if labels_key is None else archive.read(labels_key)
+    return Raw(archive.read(images_key), labels, names=_named_classes(archive, path))
+
+
+def _named_classes(archive: Archive, path: Path) -> Names:
+    """The names of the classes, if the file says them."""
+    if CLASSES not in archive.sizes:
+        return NO_NAMES
+    words = archive.read(CLASSES)
+    if words.dtype.kind != "U" or words.ndim != 1:
+        raise DataError(f"{path}: {CLASSES} is {words.dtype} of shape {words.shape}; expected a list of names")
+    return Names(classes=tuple(words.tolist()))
 
 
 def read_numpy(path: Path, split: str) -> Raw:
@@ -71,7 +83,8 @@ def read_numpy(path: Path, split: str) -> Raw:
 
     Args:
         path: The file; an .npz holds images under ``x``, ``images``, ``test_x`` or ``x_test`` (or as its only array
-            with more than one axis) and labels under ``y``, ``labels``, ``test_y`` or ``y_test``.
+            with more than one axis), labels under ``y``, ``labels``, ``test_y`` or ``y_test``, and the names of the
+            classes from class 0 on, if there are any, under ``classes``.
         split: ``"test"`` or ``"train"``.
 
     Raises:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from l0tre.data.binary import CIFAR_FOLDER, cifar_members, read_cifar, read_cifar_archive, read_idx
@@ -12,6 +13,13 @@ from l0tre.errors import DataError, require
 __all__ = ["NAMES", "read_named"]
 
 NAMES = ("digits", "mnist5k", "mnist", "fashion-mnist", "cifar10")
+
+CLASSES = {
+    "fashion-mnist": (
+        "T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot",
+    ),
+    "cifar10": ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
+}  # fmt: skip
 
 # Folders inside a data folder where the files may lie. The data folder itself comes last: MNIST's and
 # Fashion-MNIST's files have the same names.
@@ -88,7 +96,7 @@ def _pickled_cifar(folder: Path) -> Path | None:
 
 
 def read_named(name: str, split: str, data_dir: Path | None) -> Raw:
-    """Read a data set by its name.
+    """Read a data set by its name, with the names of its classes where they are more than their numbers.
 
     Args:
         name: One of :data:`NAMES`.
@@ -98,6 +106,11 @@ def read_named(name: str, split: str, data_dir: Path | None) -> Raw:
     Raises:
         DataError: If it is not there and cannot be downloaded.
     """
+    raw = _read(name, split, data_dir)
+    return raw if raw.names.classes else raw._replace(names=replace(raw.names, classes=CLASSES.get(name, ())))
+
+
+def _read(name: str, split: str, data_dir: Path | None) -> Raw:
     if name == "digits":
         return _digits()
     if name == "mnist5k":

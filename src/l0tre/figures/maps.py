@@ -16,7 +16,7 @@ from l0tre.files import write_whole
 from l0tre.layout import channel_axis
 from l0tre.maps.saliency_map import SaliencyMap
 
-__all__ = ["Panel", "draw_maps", "sheet"]
+__all__ = ["Panel", "caption", "draw_maps", "sheet"]
 
 COLOURS, SIGNED = "inferno", "RdBu_r"  # perceptually even; for signs two arms of equal weight
 SHOWN = 0.999  # share of the values below which the colours end, so that a single pixel does not darken all others
@@ -38,6 +38,11 @@ class Panel:
     image: Tensor
     found: SaliencyMap
     adversarial: tuple[Tensor, str] | None = None
+
+
+def caption(distance: int, unit: str, label: str) -> str:
+    """What stands above a changed image: how much of it is changed, and what it became."""
+    return f"{distance} changed {unit if distance == 1 else unit + 's'}: {label}"
 
 
 def sheet(values: Tensor) -> np.ndarray:
@@ -93,8 +98,7 @@ def draw_maps(
     for number, axis in enumerate(grid[-1]):
         if shared and number < len(panels) - 1:
             continue
-        what = "change of the number (red: it falls)" if signed else "how far one pixel can lower the number"
-        what = what.replace("pixel", panels[number].found.group)
+        what = _what(panels[number].found, signed)
         image = axis.images[0] if axis.images else drawn
         figure.colorbar(
             image, ax=list(grid[-1]) if shared else axis, shrink=0.85, label=f"{what}\n({panels[number].found.unit})",
@@ -116,6 +120,14 @@ def _limits(panels: Sequence[Panel], sheets: Sequence[np.ndarray]) -> list[float
     return [max(tops)] * len(tops) if same else tops
 
 
+def _what(found: SaliencyMap, signed: bool) -> str:
+    """What the colours say."""
+    number = "score" if found.unit == "units of the score" else "neuron"
+    if signed:
+        return f"one {found.group} lowers (red), raises (blue) the {number}"
+    return f"how far one {found.group} can lower the {number}"
+
+
 def _note(found: SaliencyMap) -> str:
     if found.complete:
         return ""
@@ -128,9 +140,9 @@ def _rgb(image: Tensor, low: float, high: float) -> np.ndarray:
 
 
 def _picture(axis: Any, panel: Panel, low: float, high: float, title: str) -> None:
-    image, caption = panel.adversarial or (panel.image, "")
+    image, words = panel.adversarial or (panel.image, "")
     axis.imshow(_rgb(image, low, high), interpolation="nearest")
-    axis.set_title(f"{title}\n{caption}" if caption else title, fontsize=9)
+    axis.set_title(f"{title}\n{words}" if words else title, fontsize=9)
     if panel.adversarial is not None:
         moved = (plane(image.cpu()) != plane(panel.image.cpu())).any(2).nonzero()
         axis.scatter(moved[:, 1], moved[:, 0], s=60, facecolors="none", edgecolors=VERMILLION, linewidths=1.0)

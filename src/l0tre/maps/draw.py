@@ -7,7 +7,7 @@ import torch
 
 from l0tre.halting import Halted
 from l0tre.maps.perturber import Perturber
-from l0tre.maps.strongest import fill, find_strongest
+from l0tre.maps.strongest import expected_looks, fill, find_strongest
 from l0tre.maps.work import MapState, Step, Work, by_blocks
 from l0tre.maps.worst_values import SAMPLE, measure_half_error
 
@@ -45,7 +45,9 @@ def draw(
     began, before = time.monotonic(), state.seconds
     count = perturber.domain.groups
     generator = torch.Generator().manual_seed(seed)
-    work = Work(perturber, state, both, began, before)
+    strongest_first, values = count > FEW or coarse, perturber.grid.shape[1]
+    expected = expected_looks(count, values, strongest) if strongest_first else 0
+    work = Work(perturber, state, both, expected if coarse else expected + values * count, began, before)
 
     def over() -> bool:
         return stop() or (time_budget is not None and time.monotonic() - began >= time_budget)
@@ -57,7 +59,7 @@ def draw(
     perturber.pulse = pulse
     try:
         work.half_error = measure_half_error(perturber, torch.randperm(count, generator=generator)[:SAMPLE])
-        if (count > FEW or coarse) and not state.found:
+        if strongest_first and not state.found:
             yield from find_strongest(work, strongest, generator, audited=coarse)
         if not (coarse and state.found):
             rest = (~state.measured).nonzero()[:, 0]
@@ -67,4 +69,4 @@ def draw(
         pass
     fill(perturber.domain, state)
     work.clock()
-    yield Step("done", int(state.measured.sum()), count)
+    yield Step("done", int(state.measured.sum()), count, 1.0)

@@ -89,6 +89,15 @@ class Perturber:
         if graph is not None and halves and device.type == "cuda":
             self.fast = make_differences(graph, image.to(device), HALF)
 
+    def around(self, image: Tensor) -> "Perturber":
+        """The same of another image, float32 ``[values]`` on the network's device; its evaluations go on from these."""
+        other = Perturber(
+            self.observed, self.domain, self.grid, image.reshape(self.domain.shape), self.budget, pulse=self.pulse,
+            tuning=self.tuning, halves=False,
+        )  # fmt: skip
+        other.evaluations = self.evaluations
+        return other
+
     @property
     def halves(self) -> bool:
         """Whether half precision can be asked for."""

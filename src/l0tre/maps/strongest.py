@@ -15,7 +15,7 @@ from l0tre.maps.forecast import lattice, make_layout, spread, tiles
 from l0tre.maps.saliency_map import Audit
 from l0tre.maps.work import MapState, Step, Work, by_blocks
 
-__all__ = ["fill", "find_strongest"]
+__all__ = ["expected_looks", "fill", "find_strongest"]
 
 TILES = 256  # of which one group each is measured with all its values
 LATTICE = 2  # every so many rows and columns one group is looked at with one value
@@ -24,6 +24,13 @@ ROUNDS = 16  # at the most
 CALM = 0.01  # of the strongest that a round may still add when it is the last one
 NEAR = 1.5  # standard deviation of what counts as near on a lattice, in its steps
 DRAWN = 256  # groups that are measured for the audit
+USUAL = 4  # rounds, of both kinds: what photographs need, for a forecast of the work
+
+
+def expected_looks(count: int, values: int, strongest: int) -> int:
+    """About how many values are looked at until the strongest of ``count`` groups with ``values`` each are found."""
+    rounds = USUAL * (max(strongest, count // ROUND) + values * strongest)
+    return min(values * count, values * (TILES + DRAWN) + count // LATTICE**2 + rounds)
 
 
 def find_strongest(work: Work, strongest: int, generator: torch.Generator, *, audited: bool) -> Iterator[Step]:

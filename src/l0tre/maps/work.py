@@ -66,11 +66,13 @@ class Step:
         stage: ``strongest``, ``rest`` or ``done``.
         done: Groups that were measured so far.
         total: All groups.
+        share: Of the work that is expected until the end, from 0 to 1, which only ``done`` reaches.
     """
 
     stage: str
     done: int
     total: int
+    share: float
 
 
 def empty_state(groups: int, points: int) -> MapState:
@@ -95,11 +97,14 @@ class Work:
         perturber: The number, the image, the groups.
         state: What is known; updated in place.
         both: Whether rises are wanted as certainly as drops.
+        expected: Values that are to be looked at until the end, about.
         half_error: In half precision; ``None`` to do without it.
     """
 
-    def __init__(self, perturber: Perturber, state: MapState, both: bool, began: float, before: float) -> None:
-        self.perturber, self.state, self.both = perturber, state, both
+    def __init__(
+        self, perturber: Perturber, state: MapState, both: bool, expected: int, began: float, before: float
+    ) -> None:
+        self.perturber, self.state, self.both, self.expected = perturber, state, both, expected
         self.began, self.before = began, before
         self.half_error: HalfError | None = None
         self.counts = (state.evaluations, state.ranked)
@@ -108,7 +113,8 @@ class Work:
     def step(self, stage: str) -> Step:
         """How far it is, with the costs so far in the state."""
         self.clock()
-        return Step(stage, int(self.state.measured.sum()), len(self.state.measured))
+        share = min(0.99, (self.state.evaluations + self.state.ranked) / max(1, self.expected))
+        return Step(stage, int(self.state.measured.sum()), len(self.state.measured), share)
 
     def clock(self) -> None:
         """Put the costs so far into the state."""

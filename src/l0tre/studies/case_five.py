@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +10,18 @@ import torch
 from torch import Tensor
 
 from l0tre.api.attack import attack_details
-from l0tre.api.drawings import begin_map
+from l0tre.api.drawings import Drawing, begin_map
 from l0tre.api.load import load
 from l0tre.data import Dataset, load_data, select
 from l0tre.domain import make_domain
 from l0tre.errors import ConfigError
 from l0tre.figures.canvas import cannot_draw
-from l0tre.figures.maps import Panel, draw_maps
+from l0tre.figures.maps import Panel, caption, draw_maps
 from l0tre.figures.tables import Rows, markdown, write_csv, write_json, write_text
 from l0tre.maps.files import read_map
 from l0tre.maps.quality import overlap, pixel_order, removed, restored
 from l0tre.maps.saliency_map import SaliencyMap
+from l0tre.maps.together import lower_together
 from l0tre.model.load import Numbers
 from l0tre.model.network import Network
 from l0tre.studies.attributions import METHODS, attribute, captum_missing
@@ -29,7 +30,9 @@ from l0tre.studies.summary import Summary
 __all__ = ["COUNTS", "MapPlan", "carry_out_maps", "measure", "quality_rows"]
 
 COUNTS = (1, 5, 20, 100)  # pixels removed
-OURS = "l0tre"
+OURS, TOGETHER = "l0tre", "l0tre, one after the other"
+TOLD_SECONDS = 15.0  # between two lines about a map
+CHOSEN = 20  # pixels that are chosen one after the other; a map's own order follows
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ class MapPlan:
         device: Where to compute.
         data_dir: Where data sets known by name are.
         time_budget: Seconds for each map.
+        classes: Their names; default those that the data or the network has.
     """
 
     networks: Sequence[str]
@@ -65,6 +69,7 @@ class MapPlan:
     device: str = "auto"
     data_dir: Path | None = None
     time_budget: float | None = None
+    classes: tuple[str, ...] = ()
 
 
 def carry_out_maps(
@@ -91,19 +96,24 @@ def carry_out_maps(
     for name, source in zip(names, plan.networks, strict=True):
         network = load(source, mean=plan.mean, std=plan.std, device=plan.device)
         data = load_data(plan.data, input_shape=network.input_shape, data_dir=plan.data_dir, resize=True)
+        named = replace(data.names, classes=plan.classes or data.names.classes or network.names.classes)
+        data = replace(data, names=named)
         chosen = _correct(network, select(data, limit=4 * plan.images, shuffle=True, seed=plan.seed), plan.images)
         for place, index in enumerate(chosen.indices):
             if stop():
                 break
             tell(f"{name}, image {index}")
             image, file = chosen.images[place], out / "maps" / f"{name}-{index}.npz"
-            found = _map(plan, network, image, file, chosen, stop)
+            drawing = _map(plan, network, image, file, chosen, stop, tell)
+            found = read_map(file)[0]
             changed = _attacked(plan, network, chosen, place, stop)
-            words = "" if changed is None else f"{changed[1]} changed pixels: {chosen.names.label(changed[2])}"
+            words = "" if changed is None else caption(changed[1], found.group, chosen.names.label(changed[2]))
             above = None if changed is None else (changed[0], words)
             panels.setdefault(index, []).append(Panel(name, image, found, above))
             rows.append(_row(name, index, found, changed, chosen))
-            measures += _measured(network, image, found, changed, not missing, name, index)
+            if stop():
+                break
+            measures += _measured(drawing, found, changed, not missing, name, index)
     return _written(out, plan, rows, measures, panels, missing)
 
 
@@ -116,17 +126,26 @@ def _correct(network: Network, data: Dataset, count: int) -> Dataset:
 
 
 def _map(
-    plan: MapPlan, network: Network, image: Tensor, file: Path, data: Dataset, stop: Callable[[], bool]
-) -> SaliencyMap:
-    """A map from its file, or drawn as far as it goes."""
+    plan: MapPlan,
+    network: Network,
+    image: Tensor,
+    file: Path,
+    data: Dataset,
+    stop: Callable[[], bool],
+    tell: Callable[[str], None],
+) -> Drawing:
+    """A map from its file, or drawn as far as it goes and written."""
     drawing = begin_map(
         network, image, classes=data.names.classes, epsilon=plan.epsilon, resume=file if file.exists() else None
     )
     if not (bool(drawing.state.measured.all()) or (plan.coarse and drawing.state.found)):
-        for _ in drawing.steps(coarse=plan.coarse, seed=plan.seed, time_budget=plan.time_budget, stop=stop):
-            pass
+        told = time.monotonic()
+        for step in drawing.steps(coarse=plan.coarse, seed=plan.seed, time_budget=plan.time_budget, stop=stop):
+            if time.monotonic() - told >= TOLD_SECONDS:
+                told = time.monotonic()
+                tell(f"{file.stem}: {step.share:.0%}, {step.done:,} of {step.total:,} measured")
         drawing.write(file)
-    return read_map(file)[0]
+    return drawing
 
 
 def _attacked(
@@ -162,8 +181,7 @@ def _row(
 
 
 def _measured(
-    network: Network,
-    image: Tensor,
+    drawing: Drawing,
     found: SaliencyMap,
     changed: tuple[Tensor, int, int] | None,
     compared: bool,
@@ -171,19 +189,36 @@ def _measured(
     index: int,
 ) -> list[dict[str, Any]]:
     """One row for each method and way to remove pixels."""
+    network, image = drawing.network, drawing.image
     target = int(network.scores(image[None]).argmax())
     shown = [(OURS, found.attribution(), found.seconds)]
     if compared:
         shown += [(method, *attribute(network, image, target, method)) for method in METHODS]
     ways = {"worst colours": _worst(found, image), "black": torch.zeros_like(image), "mean": _mean(image)}
+    asked = [
+        (method, way, values, attribution, cost) for method, attribution, cost in shown for way, values in ways.items()
+    ]
+    asked.insert(1, (TOGETHER, "worst colours", *_together(drawing, found, ways["worst colours"])))
     rows = []
-    for method, attribution, seconds in shown:
-        for way, values in ways.items():
-            row = measure(network, image, target, attribution, values)
-            near = float("nan") if changed is None else overlap(pixel_order(attribution), changed[0] != image)
-            about: dict[str, Any] = {"network": name, "image": index, "method": method, "replaced by": way}
-            rows.append({**about, **row, "overlap with the attack": near, "seconds": seconds})
+    for method, way, values, attribution, seconds in asked:
+        row = measure(network, image, target, attribution, values)
+        near = float("nan") if changed is None else overlap(pixel_order(attribution), changed[0] != image)
+        about: dict[str, Any] = {"network": name, "image": index, "method": method, "replaced by": way}
+        rows.append({**about, **row, "overlap with the attack": near, "seconds": seconds})
     return rows
+
+
+def _together(drawing: Drawing, found: SaliencyMap, worst: Tensor) -> tuple[Tensor, Tensor, float]:
+    """The worst colours, an attribution that has pixels chosen one after the other before all others, and seconds."""
+    began = time.monotonic()
+    chosen = lower_together(drawing.perturber, drawing.state, CHOSEN)
+    values, attribution = worst.flatten().clone(), found.attribution().flatten()
+    members, top = found.members[chosen.groups], float(attribution.max())
+    values[members.flatten()] = chosen.colours.flatten()
+    ranks = torch.arange(len(chosen.groups), 0, -1).float()
+    attribution[members.flatten()] = (top + ranks).repeat_interleave(members.shape[1])
+    seconds = found.seconds + time.monotonic() - began
+    return values.reshape(found.shape), attribution.reshape(found.shape), seconds
 
 
 def measure(network: Network, image: Tensor, target: int, attribution: Tensor, values: Tensor) -> dict[str, float]:
