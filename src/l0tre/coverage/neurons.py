@@ -118,13 +118,13 @@ def inner_values(graph: Graph, positions: Sequence[int], x: Tensor) -> list[Tens
 
     Args:
         graph: The network, its constants on the device and in the precision of ``x``.
-        positions: Of the operations, ascending.
+        positions: Of the operations.
         x: ``[batch, *graph.input_shape]``.
 
     Returns:
         For each position ``[batch, values]``.
     """
-    last, end, wanted = graph.last_use(), positions[-1], set(positions)
+    last, end, wanted = graph.last_use(), max(positions), set(positions)
     values: dict[int, Tensor] = {0: x}
     kept: dict[int, Tensor] = {}
     for position, operation in enumerate(graph.operations[: end + 1]):

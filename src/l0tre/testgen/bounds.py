@@ -105,14 +105,16 @@ class NeuronProver:
 
     def _highest(self, target: Target, place: int, ranges: dict[int, Interval]) -> Tensor:
         """The largest values that a layer's neurons attain, float64 ``[neurons]``; infinite where nothing is known."""
+        nothing = torch.full((target.layer.size,), math.inf, dtype=torch.float64, device=self.plan.device)
         if place not in ranges:
-            return torch.full((target.layer.size,), math.inf, dtype=torch.float64, device=self.plan.device)
+            return nothing
         low, high = ranges[place]
         if target.watched != target.layer.position:
             return high[0].flatten()
         operation = self.goals.wide.operations[target.layer.position]
         curve = curve_bounds(operation)
-        assert curve is not None
+        if curve is None:  # a clip, which the plan writes as other operations
+            return nothing
         top = curve.interval(operation, low, high)[1][0]
         # The curve's own rounding; see ``relax.plan`` for the slack of what it reads.
         return (top + 1e-12 * (1 + top.abs())).flatten()
@@ -142,7 +144,7 @@ class NeuronProver:
             found = {0: unit.view(-1, *operations[0].shape)}
             for place, operation in linear:
                 found[place] = run_operation(operation, *(found[source] for source in operation.inputs))
-            columns = found[position].view(len(members), width, size)
+            columns = found[position].reshape(len(members), width, size)
             real = torch.arange(width, device=device) < self.domain.sizes[start : start + step][:, None]
             first, second = (columns * (ends[members] * real)[:, :, None] for ends in (down, up))
             for number, effect in enumerate(
