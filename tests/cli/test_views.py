@@ -71,6 +71,13 @@ def test_one_image_is_not_counted_as_several() -> None:
     assert "on 1 image of" in text.getvalue()
 
 
+def test_an_upper_bound_without_an_input_is_not_called_shown() -> None:
+    console, text = screen(terminal=False)
+    show_snapshot(snapshot(images=1), console)  # the first image has no witness
+    assert "upper bound  none    no adversarial input yet; each image counts as 50001" in text.getvalue()
+    assert "shown by stored adversarial inputs" not in text.getvalue()
+
+
 @pytest.mark.parametrize(("terminal", "quiet"), [(False, False), (False, True), (True, True)])
 def test_the_live_view_is_silent_when_nobody_watches(terminal: bool, quiet: bool) -> None:
     console, text = screen(terminal=terminal)

@@ -10,9 +10,11 @@ import pytest
 
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install -e '.[dev]'")
 
+import torch
 from playwright.sync_api import Page, expect
 
 from l0tre.evaluation.exports import export_writes
+from l0tre.evaluation.results import make_witness
 from l0tre.report import Run, evaluation_page, save_page
 from tests.report.making import HOSTILE, made_run
 
@@ -88,6 +90,69 @@ def test_a_row_opens_its_image(tab: Page, tmp_path: Path) -> None:
     expect(view.get_by_role("heading", name="image 5 file-5.png")).to_be_visible()
     view.press("Escape")
     expect(view).to_be_hidden()
+
+
+def test_a_picture_tells_its_pixels_and_grows(tab: Page, tmp_path: Path) -> None:
+    run = made_run(12)
+    opened(tab, run, tmp_path)
+    assert run.inputs is not None
+    image = run.snapshot.images[4]
+    assert image.witness is not None
+    position, value = int(image.witness.positions[0]), float(image.witness.values[0])
+    before = float(run.inputs.images[4].flatten()[position])
+    tab.get_by_role("button", name="4 file-4.png").click()
+    view = tab.get_by_role("dialog")
+    button = view.get_by_role("button", name="changed, becomes two: enlarge")
+    box = button.bounding_box()
+    assert box is not None
+    row, column = divmod(position, 5)
+    button.hover(position={"x": (column + 0.5) * box["width"] / 5, "y": (row + 0.5) * box["height"] / 6})
+    told = view.locator(".views .told")
+    expect(told).to_have_text(f"row {row}, column {column}: about {before:.3g}; changed, {before:.4g} → {value:.4g}")
+    button.click()
+    expect(button).to_have_attribute("aria-pressed", "true")
+    grown = button.bounding_box()
+    assert grown is not None
+    assert grown["width"] > 1.5 * box["width"]
+
+
+def test_pixels_with_channels_have_a_row_each(tab: Page, tmp_path: Path) -> None:
+    run = made_run(6, shape=(3, 4, 4))
+    image = run.snapshot.images[5]
+    assert image.witness is not None
+    assert run.inputs is not None
+    changed = run.inputs.images[5].clone().flatten()
+    changed[[1, 17, 33, 6, 22, 38]] = torch.tensor([1.0, 0.5, 0.25, 0.0, 1.0, 0.125])
+    witness = make_witness(run.inputs.images[5], changed.reshape(3, 4, 4), (1, 6), 0, -0.5, 1)
+    images = (*run.snapshot.images[:5], replace(image, witness=witness))
+    opened(tab, replace(run, snapshot=replace(run.snapshot, images=images)), tmp_path)
+    tab.get_by_role("button", name="5 file-5.png").click()
+    table = tab.get_by_role("dialog").locator("section", has_text="Changed pixels (2)")
+    expect(table.locator("thead th").nth(2)).to_have_text("before: red, green, blue")
+    assert table.locator("tbody td:nth-child(5)").all_inner_texts() == ["1, 0.5, 0.25", "0, 1, 0.125"]
+    assert table.locator("tbody td:nth-child(-n+2)").all_inner_texts() == ["0", "1", "1", "2"]
+
+
+def test_the_last_image_with_an_upper_bound_has_its_step(tab: Page, tmp_path: Path) -> None:
+    run = made_run(4)  # the first and the last one have no witness
+    opened(tab, run, tmp_path)
+    canvas = tab.locator("#sorted canvas")
+    canvas.scroll_into_view_if_needed()
+    seen = canvas.evaluate(
+        """canvas => {
+            const { data, width } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+            const columns = new Set();
+            for (let at = 0; at < data.length; at += 4) {
+                const [red, green, blue, opaque] = data.slice(at, at + 4);
+                if (red > 150 && green < 100 && blue < 60 && opaque > 200) columns.add((at / 4) % width);
+            }
+            return [Math.min(...columns), Math.max(...columns), width];
+        }"""
+    )
+    # Two of four steps: the line ends in the middle of what the axis shows, not before.
+    over = tab.locator("#sorted .u-over").bounding_box()
+    assert over is not None
+    assert 0.47 * over["width"] < seen[1] - seen[0] < 0.56 * over["width"]
 
 
 PIXELS = """number => {
@@ -208,7 +273,11 @@ def plain(text: str) -> list[dict[str, object]]:
 
 
 def test_hostile_names_do_not_run(tab: Page, tmp_path: Path) -> None:
-    opened(tab, made_run(8, hostile=True), tmp_path)
+    run = made_run(8, hostile=True)
+    names = run.snapshot.config["names"]
+    names["inputs"]["5"] = "cod\u202egnp.exe"  # a sign that turns what follows: it would read as codexe.png
+    opened(tab, run, tmp_path)
+    expect(tab.get_by_role("button", name="5 cod\\u202egnp.exe")).to_be_visible()
     tab.get_by_role("button", name="4 file-4.png").click()
     expect(tab.get_by_role("dialog").locator("figcaption").first).to_have_text(f"original: {HOSTILE}")
     assert tab.locator("img").count() == 0

@@ -15,7 +15,9 @@ from torch import Tensor, nn
 
 import l0tre
 from l0tre.errors import StoreError
-from l0tre.report import evaluation_page, page_html, read_run, runs_page, write_report
+from l0tre.names import Names
+from l0tre.report import Run, evaluation_page, page_html, read_run, runs_page, write_report
+from l0tre.report.asked import question_facts
 from l0tre.report.markdown import page_markdown
 from l0tre.store import read_snapshot
 from tests.report.making import HOSTILE, made_run
@@ -77,6 +79,10 @@ def evaluated(folder: Path, firsts: list[float], max_t: int) -> dict[str, Any]:
     return blocks(folder)
 
 
+def _firsts(chart: dict[str, Any]) -> list[float]:
+    return [one["values"][0] for one in chart["variants"][0]["series"]]
+
+
 def blocks(folder: Path) -> dict[str, Any]:
     return {block["id"]: block for block in evaluation_page(read_run(folder)).blocks}
 
@@ -87,11 +93,17 @@ def test_the_answer_has_the_bounds_that_files_have(tmp_path: Path) -> None:
     text = page["answer"]["text"]
     assert text.startswith("On average any 1.000 features may change without altering the decision (proved for changes")
     assert "while 2.000 well-chosen ones suffice to alter it (shown by stored inputs): [1.000, 2.000] over 2" in text
-    assert text.endswith("exact for every image.")
-    tiles = {name: value for name, value, _ in page["tiles"]["tiles"]}
-    assert tiles["lower bound, mean"] == "1.000"
-    assert tiles["upper bound, mean"] == "2.000"
-    assert tiles["known exactly"] == "2 of 2"
+    assert text.endswith("exact on the grid for every image.")
+    tiles = {name: (value, note) for name, value, note in page["tiles"]["tiles"]}
+    assert tiles["lower bound, mean"][0] == "1.000"
+    assert tiles["upper bound, mean"][0] == "2.000"
+    # Between grid points there may be smaller ones.
+    smallest = ("2 of 2", "100.0% of the images: no smaller adversarial input is on the grid")
+    assert tiles["known exactly, on the grid"] == smallest
+    assert page["guarantee"]["texts"][-1][1].startswith("U = L + 1: no change of L features to grid values alters")
+    assert "under changes to grid values" in page["shares"]["note"]
+    assert "for changes to grid values" in page["sorted"]["note"]
+    assert [page["time"]["variants"][0]["x"][0], *_firsts(page["time"])] == [0, 0, 7]  # before anything was known
     assert "the values 0, 0.25, 0.5, 0.75, 1 from the smallest to the largest" in page["guarantee"]["texts"][0][1]
     assert page["classes"]["rows"] == [["0", 2, 1.0, 0, 2.0, 1, 1.0, 0]]
     assert page["becomes"]["counts"] == [[0, 2], [0, 0]]
@@ -107,9 +119,13 @@ def test_the_answer_has_the_bounds_that_files_have(tmp_path: Path) -> None:
 def test_images_without_a_witness_are_kept_out_of_the_upper_bound(tmp_path: Path) -> None:
     page = evaluated(tmp_path / "run", [1.0, 0.1], 1)
     text = page["answer"]["text"]
-    assert "suffice to alter it (shown by stored inputs) where such a change is known, for 1 of them." in text
+    end = (
+        "while 1 well-chosen one suffices to alter it (shown by a stored input) where such a change is known, for 1 of"
+    )
+    assert text.endswith(f"{end} them.")
     tiles = {name: (value, note) for name, value, note in page["tiles"]["tiles"]}
-    assert tiles["upper bound, mean"] == ("1.000", "median 1, of 1 images with a witness")
+    assert tiles["upper bound, mean"] == ("1.000", "median 1, of 1 image with a witness")
+    assert page["sorted"]["note"].endswith("1 image has no witness: it stands at the right, without an upper bound.")
     assert tiles["upper bound, all images"][0] == f"{(1 + 7) / 2:.3f}"
     assert any("each counts as 7" in note for note in page["answer"]["notes"])
 
@@ -119,6 +135,7 @@ def test_nothing_is_claimed_without_any_witness(tmp_path: Path) -> None:
     page = blocks(tmp_path / "open")
     assert "no input with another decision is known, so there is no upper bound" in page["answer"]["text"]
     assert "becomes" not in page
+    assert ["known exactly, on the grid", "0 of 3", "of no image yet"] in page["tiles"]["tiles"]
     l0tre.evaluate(Constant(), torch.rand(2, 2), max_t=2, out=tmp_path / "closed")
     text = blocks(tmp_path / "closed")["answer"]["text"]
     assert text.startswith("No change of any number of features alters the decision of any of 2 images")
@@ -143,6 +160,31 @@ def test_a_sample_claims_no_lower_bound() -> None:
     assert [row["lower"] for row in runs_page({"a": run.snapshot, "b": sampled.snapshot}).gallery.result["images"]][  # type: ignore[union-attr]
         1
     ] == [1, None]
+
+
+def test_a_sample_with_one_change_is_about_one_image() -> None:
+    run = made_run(3)
+    images = tuple(replace(image, lower=0, guarantee="sampled") for image in run.snapshot.images[:2])
+    sampled = replace(run.snapshot, images=images, excluded=())
+    page = {block["id"]: block for block in evaluation_page(Run(sampled), pictures="none").blocks}
+    start = "3 pixels suffice to alter the decision (shown by a stored input) of 1 of 2 images, the only one"
+    assert page["answer"]["text"].startswith(start)
+    assert page["sorted"]["note"] == "1 image has no witness: it stands at the right, without an upper bound."
+
+
+def test_rules_of_columns_are_told() -> None:
+    domain = l0tre.restrict(
+        l0tre.make_domain((4,), low=0.0, high=100.0, mask=torch.tensor([True, True, True, False])),
+        listed={1: torch.tensor([0.0, 1.0, 2.0])},
+        whole=[0],
+        upwards=[0],
+    )
+    names = Names(features=("age", "job", "income", "sex"))
+    facts = dict(question_facts({}, "people", 1, replace(domain, names=names)))
+    assert facts["never change"] == "sex"
+    assert facts["listed values only"] == "job"
+    assert facts["whole numbers only"] == facts["may only rise"] == "age"
+    assert "may only fall" not in facts
 
 
 def test_a_run_that_was_stopped_says_so(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Pages, figures, tables and notebooks of results that have no run folder."""
 
 import html
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from l0tre.report.blocks import Document
 from l0tre.report.comparison import runs_page, shared_inputs
 from l0tre.report.objects import page_of
 from l0tre.report.peers import Entry, peers_page
+from l0tre.report.verdict import verdict_page
 from l0tre.store import Inputs
 from tests.report.making import made_run
 from tests.tools import NO_ATTACK
@@ -55,6 +57,20 @@ def test_an_attack_has_a_page(attacked: tuple[l0tre.Attacked, torch.Tensor], tmp
     assert len(result.to_dataframe()) == 5
 
 
+def test_what_is_the_fewest_possible_was_changed() -> None:
+    torch.manual_seed(0)
+    network, images = nn.Linear(4, 2), torch.rand(6, 4)
+    decisions = network(images).argmax(1)
+    labels = torch.where(torch.arange(6) < 2, 1 - decisions, decisions)  # two are misclassified as they are
+    result = l0tre.attack_details(network, images, labels, budget=200)
+    document = page_of(replace(result, optimal=torch.ones(6, dtype=torch.bool)), images)
+    tiles = {name: value for name, value, _ in block(document, "tiles")["tiles"]}
+    assert tiles["as they are"] == "2"
+    assert tiles["fewest possible"] == str(int((result.distance > 0).sum()))
+    assert document.gallery is not None
+    assert [entry["optimal"] for entry in document.gallery.result["images"]][:2] == ["", ""]
+
+
 def test_shares_of_images_changed_count_the_distances() -> None:
     drawn = curves({"a": [1, 1, 3], "b": [2]}, 4, "pixel")["variants"][0]
     assert drawn["x"] == [0, 1, 2, 3, 4]
@@ -71,6 +87,31 @@ def test_a_verdict_claims_no_more_than_was_asked() -> None:
     assert document.blocks[0]["text"].startswith("Safe: no change of at most 2 features alters the decision")
     assert not any("3 features" in str(found) for found in document.blocks)
     assert verdict.to_dataframe()["answer"].tolist() == ["safe"]
+    assert document.gallery is not None  # the input is shown although nobody told its label
+    without = document.gallery.extras[0]
+    assert without["without"] == "No changed input was kept."  # the bound that always holds may be all that is known
+
+
+def test_a_verdict_does_not_hide_an_upper_bound_beyond_the_question() -> None:
+    network = nn.Linear(4, 2)
+    with torch.no_grad():
+        network.weight.copy_(torch.tensor([[0.0] * 4, [1.0] * 4]))
+        network.bias.copy_(torch.tensor([1.5, 0.0]))
+    verdict = l0tre.verify(network, torch.zeros(4), radius=1, attack_queries=100)
+    assert (verdict.answer, verdict.upper, verdict.witness) == ("safe", 2, None)
+    document = verdict_page(verdict, torch.zeros(1, 4), groups=4, certificate="one.l0cert")
+    tiles = {name: (value, note) for name, value, note in block(document, "tiles")["tiles"]}
+    found = "an input with 2 changed features was found, and not kept: the question is about 1"
+    assert tiles["upper bound"] == ("2", found)
+    assert document.gallery is not None
+    assert document.gallery.result["images"][0]["upper"] == 2
+    assert document.gallery.extras[0]["certificate"] == {"certificate": "one.l0cert"}
+    nothing = verdict_page(replace(verdict, upper=5), torch.zeros(1, 4), groups=4)
+    assert block(nothing, "tiles")["tiles"][2] == [
+        "upper bound",
+        "none",
+        "no change that alters the decision was found",
+    ]
 
 
 def test_networks_side_by_side() -> None:

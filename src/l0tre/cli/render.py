@@ -124,15 +124,17 @@ def show_snapshot(result: Snapshot, console: Console, *, every: bool = False) ->
         console.print(f"               checked by other code: {checked} of {_count(total, 'image')}")
     if note := config.get("guarantee", {}).get("note"):
         console.print(f"               why not certified: {literal(note)}", soft_wrap=True)
-    middle = median(image.upper for image in result.images)
-    console.print(f"  upper bound  {result.upper:.3f}   shown by stored adversarial inputs; median {middle:g}")
-    if result.without_witness:
-        console.print(
-            f"               no adversarial input yet for {_count(result.without_witness, 'image')}, counted as "
-            f"{result.images[0].groups + 1}"
-        )
-        if known := [image.upper for image in result.images if image.witness is not None]:
-            console.print(f"               over the other {len(known)}: {fmean(known):.3f}, median {median(known):g}")
+    most = result.images[0].groups + 1
+    if result.without_witness == total:
+        console.print(f"  upper bound  none    no adversarial input yet; each image counts as {most}")
+    else:
+        middle = median(image.upper for image in result.images)
+        console.print(f"  upper bound  {result.upper:.3f}   shown by stored adversarial inputs; median {middle:g}")
+    if 0 < result.without_witness < total:
+        missing = _count(result.without_witness, "image")
+        console.print(f"               no adversarial input yet for {missing}, counted as {most}")
+        known = [image.upper for image in result.images if image.witness is not None]
+        console.print(f"               over the other {len(known)}: {fmean(known):.3f}, median {median(known):g}")
     if not sampled:
         console.print(f"  estimate     {result.estimate:.3f} ± {result.uncertainty:.3f}   (the paper's U_c and U_r)")
     grid = any(image.guarantee == "grid" for image in result.images)

@@ -133,6 +133,8 @@ def verify(
             scores=(before[0], after),
             model=setup.network.name,
             data=image.name,
+            groups=setup.domain.groups,
+            certificate="" if written is None else str(written),
         )
         write_page(report, lambda: page, asked=[*about(setup, image), ("question", question)], silent=output.silent)
     raise typer.Exit(EXIT_CODES[verdict.answer])

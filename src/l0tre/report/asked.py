@@ -9,12 +9,15 @@ from typing import Any
 from l0tre.domain import Domain
 from l0tre.evaluation.accuracy import classified, counts
 from l0tre.evaluation.results import Snapshot
+from l0tre.names import Names, names_of
 from l0tre.report import blocks
 from l0tre.report.blocks import Block
+from l0tre.rules import Rules
 
 __all__ = ["all_settings", "asked", "command_facts", "question_facts"]
 
 PACKAGES = ("l0tre", "torch", "numpy")
+LISTED = 20  # columns named one by one
 
 
 def asked(snapshot: Snapshot, domain: Domain | None) -> Block:
@@ -34,6 +37,7 @@ def _asked(snapshot: Snapshot, domain: Domain | None) -> Iterator[tuple[str, str
     correct, total, labelled = counts(snapshot)
     yield "images", classified(correct, total, labelled=labelled)
     yield "may change", _may_change(unit, config.get("domain", {}).get("groups"), domain)
+    yield from _rules(domain, names_of(config)[0])
     if "max_t" in settings:
         if settings.get("sample_ms"):
             yield "searched", f"random sets of {_units(settings['max_t'], unit)}, {settings['sample_ms']:g} ms an image"
@@ -68,6 +72,29 @@ def _may_change(unit: str, groups: int | None, domain: Domain | None) -> str:
     return f"{count}, {f'from {float(low[0]):g} to {float(high[0]):g}' if same else 'each in a range of its own'}"
 
 
+def _rules(domain: Domain | None, names: Names) -> Iterator[tuple[str, str]]:
+    """Which values are held fast, listed, whole or of one direction; nothing without rules and names."""
+    if domain is None:
+        return
+    free = set(domain.members.flatten().tolist())
+    kinds: list[tuple[str, list[int]]] = []
+    if names.features:
+        kinds.append(("never change", [place for place in range(len(names.features)) if place not in free]))
+    if isinstance(domain.rules, Rules):
+        rules = domain.rules
+        listed = {position for place in rules.listed.tolist() for position in domain.members[place].tolist()}
+        kinds += [
+            ("listed values only", sorted(listed)),
+            ("whole numbers only", [place for place in rules.whole.nonzero()[:, 0].tolist() if place in free]),
+            ("may only rise", [place for place in (rules.direction > 0).nonzero()[:, 0].tolist() if place in free]),
+            ("may only fall", [place for place in (rules.direction < 0).nonzero()[:, 0].tolist() if place in free]),
+        ]
+    for kind, places in kinds:
+        if places:
+            rest = f" and {len(places) - LISTED} more" if len(places) > LISTED else ""
+            yield kind, ", ".join(names.feature(place) for place in places[:LISTED]) + rest
+
+
 def _units(number: int, unit: str) -> str:
     return f"{number:,} {unit}{'' if number == 1 else 's'}"
 
@@ -100,7 +127,8 @@ def question_facts(model: Mapping[str, Any], data: str, count: int, domain: Doma
         domain: What may change.
     """
     inputs = f"{data}, {_units(count, 'input')}"
-    return [("model", _model(model)), ("data", inputs), ("may change", _may_change(domain.unit, domain.groups, domain))]
+    may_change = _may_change(domain.unit, domain.groups, domain)
+    return [("model", _model(model)), ("data", inputs), ("may change", may_change), *_rules(domain, domain.names)]
 
 
 def command_facts(arguments: Sequence[str], about: Sequence[tuple[str, str]] = ()) -> Block:

@@ -31,6 +31,8 @@ COLUMNS = blocks.columns(
 
 BECOMES = ["witness.label", "becomes", "class"]
 
+NO_PROOF = "Nothing is proved of fewer changes, but for images of which the table says that no fewer are possible."
+
 
 def attack_page(
     result: Attacked,
@@ -66,7 +68,7 @@ def attack_page(
         labels = result.labels.tolist()
     title = f"Attack on {model or 'a network'}" + (f" with {data}" if data else "")
     replayed = f"{result.seconds:,.1f} s for all images. Every input was replayed by the network's own source."
-    notes = [replayed, *result.notes]
+    notes = [replayed, NO_PROOF, *result.notes]
     found: list[Block] = [
         blocks.answer(_answer(result, distances, names), notes),
         blocks.tiles(_tiles(result, distances)),
@@ -105,8 +107,8 @@ def _tiles(result: Attacked, distances: Sequence[int]) -> list[tuple[str, str, s
     wrong = int((result.found & (result.distance == 0)).sum())
     if wrong:
         rows.append(("as they are", str(wrong), "images with the wanted decision already"))
-    if result.optimal.any():
-        rows.append(("fewest possible", str(int(result.optimal.sum())), "no input with fewer changes exists"))
+    if optimal := int((result.optimal & result.changed).sum()):
+        rows.append(("fewest possible", str(optimal), "no input with fewer changes exists"))
     passes = float((result.forwards + result.backwards).double().mean()) if total else 0.0
     return [*rows, ("passes an image", f"{passes:,.0f}", "forward and backward")]
 
@@ -225,7 +227,7 @@ def _gallery(
                 **({"target": int(result.labels[row])} if aimed else {}),
                 "distance": int(result.distance[row]) if bool(result.found[row]) else None,
                 "method": result.methods[row],
-                "optimal": "yes" if bool(result.optimal[row]) else "",
+                "optimal": "yes" if bool(result.optimal[row]) and changed else "",
                 "passes": int(result.forwards[row] + result.backwards[row]),
                 "witness": witness,
             }

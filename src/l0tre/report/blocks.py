@@ -29,7 +29,7 @@ __all__ = [
 
 Block = dict[str, Any]
 Draw = Literal["step", "line", "bars", "points"]
-Kind = Literal["number", "mean", "text", "share", "seconds"]  # means of one column have the same decimals
+Kind = Literal["number", "index", "mean", "text", "share", "seconds"]  # means of one column have the same decimals
 Head = tuple[str, Kind]
 MOST_CLASSES = 40  # of a matrix; pairs of more classes are listed
 MOST_POINTS = 2000  # of a line that is long only because every step is a point

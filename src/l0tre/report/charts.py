@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from l0tre.evaluation.results import ImageBounds, Snapshot
 from l0tre.report.blocks import MOST_POINTS, Block, Head, Series, chart
-from l0tre.report.words import is_sample
+from l0tre.report.words import counted, is_sample, on_grid
 
 __all__ = ["over_time", "radii", "shares", "sorted_bounds", "times"]
 
@@ -16,6 +16,9 @@ def over_time(snapshot: Snapshot) -> Block:
     """Mean lower and upper bound over the seconds of work."""
     points = [(p.seconds, p.lower, p.upper) for p in snapshot.history]
     points.append((snapshot.seconds, snapshot.lower, snapshot.upper))
+    if points[0][0] > 0:  # before anything was known
+        groups = [image.groups + 1 for image in snapshot.images]
+        points.insert(0, (0.0, 0.0, sum(groups) / len(groups)))
     stride = max(1, len(points) // MOST_POINTS)
     points = [*points[:-1:stride], points[-1]]
     marks: list[tuple[float, str]] = []
@@ -59,13 +62,16 @@ def sorted_bounds(snapshot: Snapshot, levels: Sequence[Snapshot]) -> Block:
         variants.append((name, list(range(1, len(images) + 1)), _bounds(snapshot, lower, upper)))
         pick.append([image.index for image in images])
     unknown, drawn = counted_none(snapshot), is_sample(snapshot)
+    grid = ", for changes to grid values," if on_grid(snapshot) else ""
     return chart(
         "sorted",
         "Images by upper bound",
         variants,
         x="images, sorted by upper bound",
         y=f"{snapshot.unit}s",
-        note=("" if drawn else "The safe radius of each image lies between the lines, below the upper one.") + unknown,
+        note=unknown
+        if drawn
+        else f"The safe radius of each image{grid} lies between the lines, below the upper one. {unknown}".strip(),
         hint="A click opens the image.",
         summary=f"{'Upper' if drawn else 'Lower and upper'} bound of {len(snapshot.images)} images, sorted by upper "
         "bound.",
@@ -78,7 +84,8 @@ def sorted_bounds(snapshot: Snapshot, levels: Sequence[Snapshot]) -> Block:
 def counted_none(snapshot: Snapshot) -> str:
     """A sentence on images without an upper bound; empty if all have one."""
     unknown = snapshot.without_witness
-    return f" {unknown} of them have no witness: they stand at the right, without an upper bound." if unknown else ""
+    verb = "has no witness: it stands" if unknown == 1 else "have no witness: they stand"
+    return f"{counted(unknown, 'image')} {verb} at the right, without an upper bound." if unknown else ""
 
 
 def shares(snapshot: Snapshot) -> Block:
@@ -105,6 +112,7 @@ def shares(snapshot: Snapshot) -> Block:
         Series("no change known to alter it", "upper", kept),
     ][is_sample(snapshot) :]
     between = "below the line" if is_sample(snapshot) else "between the lines"
+    grid = " under changes to grid values" if on_grid(snapshot) else ""
     return chart(
         "shares",
         f"Share of images against {snapshot.unit}s that change",
@@ -117,7 +125,7 @@ def shares(snapshot: Snapshot) -> Block:
         ],
         x=f"{snapshot.unit}s that change",
         y="images",
-        note=f"The share that really keeps its decision lies {between}."
+        note=f"The share that really keeps its decision{grid} lies {between}."
         + (f" Left out: {len(snapshot.excluded)} images, decided wrongly as they are." if snapshot.excluded else ""),
         summary=f"Share of images, against the number of changed {snapshot.unit}s: "
         + "; ".join(one.name for one in lines)

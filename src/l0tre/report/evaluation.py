@@ -20,7 +20,7 @@ from l0tre.report.asked import all_settings, asked
 from l0tre.report.blocks import Block, Document, Head
 from l0tre.report.charts import over_time, radii, shares, sorted_bounds, times
 from l0tre.report.inputs import Details, Pictures, gallery_of
-from l0tre.report.words import answer, counted, guarantees, is_sample, progress, remarks
+from l0tre.report.words import answer, counted, guarantees, is_sample, on_grid, progress, remarks
 from l0tre.store import Inputs
 
 __all__ = ["Run", "evaluation_page"]
@@ -99,14 +99,14 @@ def evaluation_page(run: Run, *, pictures: Pictures = "inside") -> Document:
 def _tiles(snapshot: Snapshot) -> list[tuple[str, str, str]]:
     images, total = snapshot.images, len(snapshot.images)
     known = [image.upper for image in images if image.witness is not None]
-    sampled = is_sample(snapshot)
+    sampled, with_one = is_sample(snapshot), counted(len(known), "image")
     lower = "claimed by no proof" if sampled else f"median {median(i.lower for i in images):g}"
     rows = [
         ("lower bound, mean", "none" if sampled else f"{snapshot.lower:.3f}", lower),
         (
             "upper bound, mean",
-            f"{fmean(known):.3f}" if known else "none",
-            f"median {median(known):g}" + ("" if len(known) == total else f", of {len(known):,} images with a witness")
+            f"{fmean(known):,.3f}" if known else "none",
+            f"median {median(known):,g}" + ("" if len(known) == total else f", of {with_one} with a witness")
             if known
             else "no witness",
         ),
@@ -115,19 +115,22 @@ def _tiles(snapshot: Snapshot) -> list[tuple[str, str, str]]:
         rows.append(
             (
                 "upper bound, all images",
-                f"{snapshot.upper:.3f}",
-                f"median {median(i.upper for i in images):g}; one without a witness counts {images[0].groups + 1:,}",
+                f"{snapshot.upper:,.3f}",
+                f"median {median(i.upper for i in images):,g}; one without a witness counts {images[0].groups + 1:,}",
             )
         )
+    grid = on_grid(snapshot)
+    smaller = "no smaller adversarial input is on the grid" if grid else "no smaller adversarial input exists"
+    met = f"{snapshot.converged / total:.1%} of the images: {smaller}" if snapshot.converged else "of no image yet"
     rows.append(
         (
-            "known exactly",
+            f"known exactly{', on the grid' if grid else ''}",
             f"{snapshot.converged} of {total}",
-            f"{snapshot.converged / total:.1%} of the images: no smaller adversarial input exists",
+            met,
         )
     )
     if not sampled:
-        interval = f"{snapshot.estimate:.3f} ± {snapshot.uncertainty:.3f}"
+        interval = f"{snapshot.estimate:,.3f} ± {snapshot.uncertainty:,.3f}"
         rows.append(("estimate", interval, "centre and half width of the interval"))
     correct, every, labelled = counts(snapshot)
     accuracy = f"{correct} of {every}" if labelled else "not known"
@@ -138,7 +141,8 @@ def _tiles(snapshot: Snapshot) -> list[tuple[str, str, str]]:
 def _guaranteed(snapshot: Snapshot, domain: Domain | None) -> list[tuple[str, str]]:
     kinds = [(f"{kind} ({counted(count, 'image')})", text) for kind, count, text in guarantees(snapshot, domain)]
     unit = snapshot.unit
-    least = f"no change of L {unit}s alters the decision, one of L + 1 does."
+    values = " to grid values" if on_grid(snapshot) else ""
+    least = f"no change of L {unit}s{values} alters the decision, one of L + 1 does."
     return [
         *kinds,
         (
@@ -238,7 +242,7 @@ def _left_out(snapshot: Snapshot) -> list[Block]:
         [one.index, *([inputs.get(one.index, "")] if inputs else []), names.label(one.label), one.reason_in(names)]
         for one in snapshot.excluded
     ]
-    heads: list[Head] = [("image", "number"), ("label", "text"), ("why", "text")]
+    heads: list[Head] = [("image", "index"), ("label", "text"), ("why", "text")]
     if inputs:
         heads.insert(1, ("name", "text"))
     note = "Their decision is wrong, or tied, as they are: they have no radius."

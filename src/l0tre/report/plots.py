@@ -48,7 +48,9 @@ def _draw(axes: Any, block: Block) -> None:
     for number, one in enumerate(series):
         colour = COLOURS.get(one["role"], LINES[number % len(LINES)])
         values = [float("nan") if value is None else value for value in one["values"]]
-        values = [*values, values[-1]] if ranking else values
+        if ranking:  # the step of the last image with a value has its width too
+            before = [float("nan"), *values]
+            values = [*(b if v != v else v for v, b in zip(values, before, strict=False)), values[-1]]
         drawn.append(values)
         if one["draw"] == "bars":
             axes.bar(places, values, color=colour, label=one["name"], width=0.7)

@@ -16,10 +16,12 @@ COLUMNS = blocks.columns(
     ("index", "image", "image"),
     ("label", "label", "class"),
     ("lower", "lower", "number"),
-    ("upper", "upper", "upper"),
+    ("upper", "upper", "number"),
     ("witness.label", "becomes", "class"),
     ("guarantee", "guarantee", "text"),
 )
+
+NOT_KEPT = "not kept; l0tre verify --certificate FILE keeps the proof of a safe answer, for l0tre check"
 
 
 def verdict_page(
@@ -34,13 +36,15 @@ def verdict_page(
     scores: tuple[Tensor, Tensor | None] | None = None,
     model: str = "",
     data: str = "",
+    groups: int | None = None,
+    certificate: str = "",
 ) -> Document:
     """The page of a verdict.
 
     Args:
         verdict: The answer.
         image: The input, ``[1, *shape]`` or ``shape``; without it there is no picture.
-        label: Its label.
+        label: Its label, if it is known.
         index: Its position in the user's data.
         low: The value drawn black.
         high: The value drawn white.
@@ -48,6 +52,8 @@ def verdict_page(
         scores: Of the input, and of the changed one: float32 ``[classes]`` each.
         model: The network's name.
         data: The data's.
+        groups: Number of groups that may change, if it is known.
+        certificate: The file that the proof was written to; empty for none.
     """
     asked = counted(verdict.radius, verdict.unit)
     answers = {
@@ -55,7 +61,7 @@ def verdict_page(
         "unsafe": f"Unsafe: changing {counted(verdict.upper, verdict.unit)} alters the decision, as an input shows.",
         "unknown": f"Unknown whether a change of at most {asked} alters the decision: {verdict.reason}.",
     }
-    known = verdict.witness is not None
+    upper, without = _upper(verdict, groups)
     share = ("proved", f"{verdict.share:.1%}", f"of the sets of {counted(verdict.lower + 1, verdict.unit)}")
     shown: list[Block] = [
         blocks.answer(answers[verdict.answer], [f"{verdict.seconds:,.2f} s, {verdict.queries:,} queries."]),
@@ -63,7 +69,7 @@ def verdict_page(
             [
                 ("answer", verdict.answer, f"for at most {asked}"),
                 ("lower bound", str(verdict.lower), f"guarantee: {verdict.guarantee}"),
-                ("upper bound", str(verdict.upper) if known else "none", "shown" if known else "no witness kept"),
+                ("upper bound", upper, without or "shown below"),
                 # A safe answer says nothing about larger changes.
                 *([] if verdict.answer != "unknown" else [share]),
             ]
@@ -71,14 +77,14 @@ def verdict_page(
         blocks.paragraphs("guarantee", "What is guaranteed", [(verdict.guarantee, f"Holds for {verdict.arithmetic}.")]),
     ]
     gallery: Gallery | None = None
-    if image is not None and label is not None:
+    if image is not None:
         batch = image if image.ndim > 1 and len(image) == 1 else image[None]
         witness = verdict.witness
         entry = {
             "index": index,
             "label": label,
             "lower": verdict.lower,
-            "upper": verdict.upper,
+            "upper": None if upper == "none" else verdict.upper,
             "guarantee": verdict.guarantee,
             "witness": None
             if witness is None
@@ -90,10 +96,15 @@ def verdict_page(
             },
         }
         stored = names.to_config([index])
+        extra = extra_of(index, witness, batch[0], Details(scores={} if scores is None else {index: scores}))
+        if witness is None:
+            extra["without"] = f"{without[0].upper()}{without[1:]}."
+        if verdict.guarantee == "certified":
+            extra["certificate"] = {"certificate": certificate or NOT_KEPT}
         block, gallery = make_gallery(
             {"images": [entry], "config": {"names": stored}},
-            [extra_of(index, witness, batch[0], Details(scores={} if scores is None else {index: scores}))],
-            COLUMNS,
+            [extra],
+            [column for column in COLUMNS if column[0] != "label" or label is not None],
             originals=batch,
             domain=(low, high),
             unit=verdict.unit,
@@ -104,3 +115,15 @@ def verdict_page(
         shown.append(block)
     where = f" of {data}" if data else ""
     return Document(f"{model or 'A network'}, image {index}{where}: {verdict.answer}", tuple(shown), gallery)
+
+
+def _upper(verdict: Verdict, groups: int | None) -> tuple[str, str]:
+    """The upper bound, and why no input is shown for it; empty if one is."""
+    if verdict.witness is not None:
+        return str(verdict.upper), ""
+    if groups is None:  # then the upper bound may be the one that always holds
+        return str(verdict.upper), "no changed input was kept"
+    if verdict.upper > groups:
+        return "none", "no change that alters the decision was found"
+    what = f"an input with {verdict.upper:,} changed {verdict.unit}{'' if verdict.upper == 1 else 's'}"
+    return str(verdict.upper), f"{what} was found, and not kept: the question is about {verdict.radius:,}"

@@ -10,8 +10,9 @@ from l0tre.evaluation.accuracy import counts, doubt
 from l0tre.evaluation.results import Guarantee, Snapshot
 from l0tre.evaluation.scope import EXACT_STEPS, scope
 from l0tre.grid import axis_points
+from l0tre.rules import Rules
 
-__all__ = ["answer", "counted", "guarantees", "is_sample", "progress", "remarks"]
+__all__ = ["answer", "counted", "guarantees", "is_sample", "on_grid", "progress", "remarks"]
 
 LISTED_VALUES = 11  # grid values named one by one
 
@@ -24,6 +25,11 @@ def counted(number: int, unit: str) -> str:
 def is_sample(snapshot: Snapshot) -> bool:
     """Whether nothing but random samples was tried: no lower bound is claimed for any image."""
     return all(image.guarantee == "sampled" for image in snapshot.images)
+
+
+def on_grid(snapshot: Snapshot) -> bool:
+    """Whether some lower bound says nothing about values between grid points, and so does what is called exact."""
+    return any(image.guarantee == "grid" and image.lower > 0 for image in snapshot.images)
 
 
 def answer(snapshot: Snapshot) -> str:
@@ -41,28 +47,37 @@ def answer(snapshot: Snapshot) -> str:
     total = len(images)
     known = [image.upper for image in images if image.witness is not None]
     over = "" if total == 1 else f" over {total:,} images"
-    begin = "" if total == 1 else "on average "
     if is_sample(snapshot):
         if not known:
             return "Random samples found no change that alters a decision, and claim nothing about other changes."
-        which = over if len(known) == total else f" over the {len(known):,} of {total:,} images with a known change"
-        found = f"{begin}{_mean(known)} {unit}s suffice to alter the decision (shown by stored inputs){which}"
-        return f"{found[0].upper()}{found[1:]}; random samples claim no lower bound."
+        if len(known) == 1:
+            whose = "" if total == 1 else f" of 1 of {total:,} images, the only one with a known change"
+            verb = "suffices" if known[0] == 1 else "suffice"
+            found = f"{counted(known[0], unit)} {verb} to alter the decision (shown by a stored input){whose}"
+        else:
+            which = over if len(known) == total else f" over the {len(known):,} of {total:,} images with a known change"
+            found = f"On average {_mean(known)} {unit}s suffice to alter the decision (shown by stored inputs){which}"
+        return f"{found}; random samples claim no lower bound."
     if not known and all(image.converged for image in images):
         whose = "" if total == 1 else f" of any of {total:,} images"
         return f"No change of any number of {unit}s alters the decision{whose} ({_scope(snapshot)})."
     lower = _mean([image.lower for image in images])
-    least = f"{begin}any {lower} {unit}s may change without altering the decision ({_scope(snapshot)})"
+    any_of = f"any {counted(images[0].lower, unit)}" if total == 1 else f"on average any {lower} {unit}s"
+    least = f"{any_of} may change without altering the decision ({_scope(snapshot)})"
     least = f"{least[0].upper()}{least[1:]}"
     if not any(image.lower for image in images):
         least = f"No change of even one {unit} is proved to keep the decision"
     if not known:
         return f"{least}{over}; no input with another decision is known, so there is no upper bound."
     upper = f"{_mean(known)} well-chosen ones suffice to alter it (shown by stored inputs)"
+    if len(known) == 1:
+        ones = "one suffices" if known[0] == 1 else "ones suffice"
+        upper = f"{known[0]:,} well-chosen {ones} to alter it (shown by a stored input)"
     if len(known) < total:
         return f"{least}{over}, while {upper} where such a change is known, for {len(known):,} of them."
-    exact = ", exact for every image" if snapshot.converged == total and total > 1 else ""
-    exact = ", which is exact" if snapshot.converged == total == 1 else exact
+    grid = " on the grid" if on_grid(snapshot) else ""
+    exact = f", exact{grid} for every image" if snapshot.converged == total and total > 1 else ""
+    exact = f", which is exact{grid}" if snapshot.converged == total == 1 else exact
     return f"{least}, while {upper}: [{lower}, {_mean(known)}]{over}{exact}."
 
 
@@ -125,6 +140,11 @@ def _grid(snapshot: Snapshot, domain: Domain | None) -> str:
     else:
         grid = f"{_values(axis)} from the smallest to the largest value of its range, at most ε = {epsilon:g} apart"
     width = 1 if domain is None else int(domain.sizes.max())
+    if domain is not None and isinstance(domain.rules, Rules):
+        if len(domain.rules.listed):
+            grid += f"; a {unit} with listed values (words, categories, one-hot columns) takes each of them"
+        if domain.rules.whole.any():
+            grid += "; whole numbers are rounded"
     if width > 1:
         grid += f"; a {unit} of {width} values takes all combinations"
     return (

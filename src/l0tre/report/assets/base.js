@@ -8,8 +8,13 @@ function el(tag, attributes = {}, ...children) {
     if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
     else node.setAttribute(name, value === true ? "" : value);
   }
-  node.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  node.append(...children.flat().filter((child) => child !== null && child !== undefined).map((child) => (typeof child === "string" ? plain(child) : child)));
   return node;
+}
+
+/** Text without signs that cannot be seen, or that turn the order of others: they are written as numbers. */
+function plain(text) {
+  return text.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g, (sign) => `\\u${sign.charCodeAt(0).toString(16).padStart(4, "0")}`);
 }
 
 /** A number for people: whole ones with separators, others with few digits. */
@@ -29,6 +34,7 @@ function even(value, most = Math.abs(value)) {
 
 const KINDS = {
   number: (value) => show(value),
+  index: (value) => (value === null || value === undefined ? "" : String(value)),
   mean: even,
   text: (value) => (value === null || value === undefined ? "" : String(value)),
   share: (value) => (value === null || value === undefined ? "" : `${(100 * value).toFixed(1)}\u00a0%`),

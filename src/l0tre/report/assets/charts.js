@@ -25,11 +25,11 @@ function isRanking(block, number) {
   return (block.pick[number] ?? []).length > 0;
 }
 
-/** The lines of a variant as uPlot takes them: an image of a ranking goes from half a place before to half a place behind. */
+/** The lines of a variant as uPlot takes them: an image of a ranking goes from half a place before to half a place behind, also the last one that has a value. */
 function chartData(block, number) {
   const { x, series } = block.variants[number], last = x.length - 1;
   if (!isRanking(block, number)) return [x, ...series.map((one) => one.values)];
-  return [[...x.map((place) => place - 0.5), x[last] + 0.5], ...series.map((one) => [...one.values, one.values[last]])];
+  return [[...x.map((place) => place - 0.5), x[last] + 0.5], ...series.map(({ values }) => [...values.map((value, at) => value ?? values[at - 1] ?? null), values[last]])];
 }
 
 /** The place whose step holds a value of the horizontal axis; of bars and points the closest one. */
@@ -124,6 +124,7 @@ function drawMarks(u, block) {
   let last = -Infinity;
   context.save();
   context.strokeStyle = context.fillStyle = css("--soft");
+  context.textAlign = "left";
   context.setLineDash([3, 3]);
   context.font = `${11 * ratio}px system-ui, sans-serif`;
   for (const [place, label] of block.marks) {
@@ -170,7 +171,7 @@ function chartValues(block, number) {
     rows.forEach((row, at) => { row[0] = block.places[at]; });
   }
   if (isRanking(block, number)) {
-    heads[0] = ["image", "number"];
+    heads[0] = ["image", "index"];
     rows.forEach((row, at) => { row[0] = block.pick[number][at]; });
   }
   return sortableTable({ id: `${block.id}-values`, title: block.title, heads, rows, total: [] });

@@ -6,7 +6,7 @@ function placeWords(pictures, block, position) {
   if (named !== undefined) return [named];
   if (!pictures.pictured) return [`value ${position}`];
   const { row, column, channel } = pictures.where(position);
-  return channel === null ? [String(row), String(column)] : [String(row), String(column), ["red", "green", "blue"][channel] && block.shape[block.channels] === 3 ? ["red", "green", "blue"][channel] : String(channel)];
+  return channel === null ? [String(row), String(column)] : [String(row), String(column), channelName(block, channel)];
 }
 
 function valueWords(block, position, value) {
@@ -14,8 +14,46 @@ function valueWords(block, position, value) {
   return block.names.words?.[position]?.[value] ?? show(value, 6);
 }
 
+/** The channels of one pixel in words, those that changed. */
+function pixelWords(spots, values) {
+  return values === undefined ? "" : spots.map(({ at }) => (values[at] === null ? "?" : show(values[at]))).join(", ");
+}
+
+/** Whether an input is a picture whose pixels have several values. */
+function hasChannels(page, block) {
+  return page.pictures.pictured && !block.names.features && block.channels !== null && block.shape[block.channels] > 1;
+}
+
+/** Changed pixels of a picture with channels: one row each. */
+function pixelsTable(page, block, witness) {
+  const spots = new Map();
+  witness.positions.forEach((position, at) => {
+    const { row, column, channel } = page.pictures.where(position), key = `${row},${column}`;
+    if (!spots.has(key)) spots.set(key, []);
+    spots.get(key).push({ row, column, channel, at });
+  });
+  const names = (spot) => spot.map(({ channel }) => channelName(block, channel)).join(", ");
+  const pixels = [...spots.values()].sort((a, b) => a[0].row - b[0].row || a[0].column - b[0].column);
+  for (const spot of pixels) spot.sort((a, b) => a.channel - b.channel);
+  const same = pixels.every((spot) => names(spot) === names(pixels[0])); // then the heading names the channels
+  const rows = pixels.map((spot) => [spot[0].row, spot[0].column, ...(same ? [] : [names(spot)]), pixelWords(spot, witness.before), "→", pixelWords(spot, witness.values)]);
+  const heads = [["row", "number"], ["column", "number"], ...(same ? [] : [["channels", "text"]]), [same ? `before: ${names(pixels[0])}` : "before", "text"], ["", "text"], ["after", "text"]];
+  return sortableTable({ id: "changes", title: "changed values", heads, rows, total: [] });
+}
+
+/** Changed pixels of a picture with channels, else changed values. */
+function changedCount(page, block, { positions }) {
+  if (!hasChannels(page, block)) return positions.length;
+  return new Set(positions.map((position) => { const { row, column } = page.pictures.where(position); return `${row},${column}`; })).size;
+}
+
+function channelName(block, channel) {
+  return block.shape[block.channels] === 3 ? ["red", "green", "blue"][channel] : String(channel);
+}
+
 function changesTable(page, block, witness) {
   const pictures = page.pictures, before = witness.before;
+  if (hasChannels(page, block)) return pixelsTable(page, block, witness);
   const first = witness.positions.length ? placeWords(pictures, block, witness.positions[0]) : [];
   const heads = first.length === 1 ? [[block.names.features ? "column" : "value", "text"]] : [["row", "number"], ["column", "number"], ["channel", "text"]].slice(0, first.length);
   const rows = witness.positions.map((position, number) => [...placeWords(pictures, block, position).map((word, part) => (heads[part][1] === "number" ? Number(word) : word)), valueWords(block, position, before?.[number]), "→", valueWords(block, position, witness.values[number])]);
@@ -23,8 +61,10 @@ function changesTable(page, block, witness) {
 }
 
 function scoresTable(block, scores) {
-  const rows = scores.map(([number, before, after]) => [className(block.names, number), before, after, after === null ? null : after - before]);
-  return sortableTable({ id: "scores", title: "scores", heads: [["class", "text"], ["before", "mean"], ["after", "mean"], ["change", "mean"]], rows, total: [] });
+  const changed = scores.some(([, , after]) => after !== null);
+  const rows = scores.map(([number, before, after]) => [className(block.names, number), before, ...(changed ? [after, after === null ? null : after - before] : [])]);
+  const heads = [["class", "text"], [changed ? "before" : "score", "mean"], ...(changed ? [["after", "mean"], ["change", "mean"]] : [])];
+  return sortableTable({ id: "scores", title: "scores", heads, rows, total: [] });
 }
 
 /** Bounds of one input over time, as a chart of its own. */
@@ -84,15 +124,56 @@ function changedInputs(entry, extra) {
   return entry.witness?.positions ? [{ ...entry.witness, before: extra.before, by: "" }] : [];
 }
 
+/** The number that a sensitivity map is about. */
+function lowered(entry) {
+  return entry.observed === undefined ? "the score" : entry.observed.startsWith("score ") ? `the ${entry.observed}` : entry.observed;
+}
+
+/** What is known of one pixel: its value in the original, as the picture has it, and what changed inputs make of it. */
+function pixelFacts(page, block, entry, extra, changes, original) {
+  const pictures = page.pictures, { width } = block.picture, changed = new Map();
+  for (const witness of changes) {
+    witness.positions.forEach((position, at) => {
+      const { row, column, channel } = pictures.where(position), key = `${row},${column}`;
+      if (!changed.has(key)) changed.set(key, new Map());
+      const by = changed.get(key);
+      const from = witness.before ? `${show(witness.before[at])} → ` : "→ ";
+      by.set(witness.by, [...(by.get(witness.by) ?? []), `${channel === null ? "" : `${channelName(block, channel)} `}${from}${show(witness.values[at])}`]);
+    });
+  }
+  const pixels = original.getContext("2d", { willReadFrequently: true }), colours = block.channels !== null && block.shape[block.channels] > 1;
+  return ([row, column]) => {
+    const shades = [...pixels.getImageData(column, row, 1, 1).data].slice(0, colours ? 3 : 1);
+    const values = shades.map((shade) => show(block.low + (shade / 255) * (block.high - block.low), 3)).join(", ");
+    const moves = [...(changed.get(`${row},${column}`) ?? [])].map(([by, parts]) => `${by ? `${by}: ` : ""}${parts.join(", ")}`);
+    const drop = extra.map?.length ? [`alone lowers ${lowered(entry)} by ${show(extra.map[row * width + column])}`] : [];
+    return `row ${row}, column ${column}: ${[`about ${values}`, ...(moves.length ? [`changed, ${moves.join("; ")}`] : []), ...drop].join("; ")}`;
+  };
+}
+
 async function inputPictures(page, block, entry, row, extra) {
   const pictures = page.pictures, host = el("div", { class: "views" });
   if (!pictures.place(row)) return host;
   const { width, height } = block.picture;
-  const add = (title, canvas, spots = []) => host.append(el("figure", {}, outline(canvas, spots), el("figcaption", {}, title)));
+  const usual = "Point at a pixel for its values. A click enlarges.", told = el("output", { class: "told" }, usual);
+  let facts = () => usual;
+  const add = (title, canvas, spots = []) => {
+    const frame = outline(canvas, spots);
+    const large = el("button", { type: "button", class: "picture", "aria-pressed": "false", "aria-label": `${canvas.getAttribute("aria-label")}: enlarge`, onclick: () => large.setAttribute("aria-pressed", String(large.parentElement.classList.toggle("large"))) }, frame);
+    const point = (event) => {
+      const box = canvas.getBoundingClientRect(), at = (place, size, most) => Math.min(most - 1, Math.max(0, Math.floor((place / size) * most)));
+      told.textContent = facts([at(event.clientY - box.top, box.height, height), at(event.clientX - box.left, box.width, width)]);
+    };
+    frame.addEventListener("pointermove", point);
+    frame.addEventListener("pointerdown", point);
+    frame.addEventListener("pointerleave", (event) => { if (event.pointerType === "mouse") told.textContent = usual; });
+    host.append(el("figure", {}, large, el("figcaption", {}, title)));
+  };
   const spotsOf = ({ positions }) => [...new Set(positions.map((position) => { const at = pictures.where(position); return `${at.row},${at.column}`; }))].map((text) => text.split(",").map(Number));
   const changes = changedInputs(entry, extra), spots = changes.length === 1 ? spotsOf(changes[0]) : [];
   const original = pixelCanvas(`original, ${className(block.names, entry.label)}`, width, height);
   if (!(await pictures.draw(original, row))) return host;
+  facts = pixelFacts(page, block, entry, extra, changes, original);
   add(entry.label === null || entry.label === undefined ? "original" : `original: ${className(block.names, entry.label)}`, original, spots);
   for (const witness of changes) {
     const changed = pixelCanvas(`changed, becomes ${className(block.names, witness.label)}`, width, height);
@@ -100,7 +181,8 @@ async function inputPictures(page, block, entry, row, extra) {
     add(`${witness.by || "changed"}: ${className(block.names, witness.label)}`, changed, spotsOf(witness));
     if (witness.before && changes.length === 1) add(...differenceCanvas(pictures, height, width, witness));
   }
-  if (extra.map && extra.map.length === width * height) add("sensitivity", valuesCanvas("sensitivity map", height, width, extra.map, false), spots);
+  if (extra.map && extra.map.length === width * height) add(`sensitivity: how far a pixel alone lowers ${lowered(entry)}, 0 to ${show(Math.max(...extra.map))}`, valuesCanvas("sensitivity map", height, width, extra.map, false), spots);
+  host.append(told);
   return host;
 }
 
@@ -129,6 +211,7 @@ function wholeRow(page, block, entry, row) {
 
 /** Why an input has no changed one; empty where none was looked for. */
 function withoutChange(entry, extra) {
+  if (extra.without) return extra.without;
   if (entry.distance === 0) return "No change is needed: the decision is the wanted one as it is.";
   return entry.guarantee || extra.witnesses || entry.distance === null ? "No change that alters the decision is known." : "";
 }
@@ -141,11 +224,14 @@ async function inputParts(page, block, entry, row) {
   const part = (title, node) => parts.push(el("section", {}, title ? el("h3", {}, title) : null, node));
   if (extra.missing) parts.push(el("p", { class: "warning" }, extra.missing));
   const changes = changedInputs(entry, extra);
-  for (const witness of changes) part(`Changed values${witness.by ? `, ${witness.by}` : ""} (${witness.positions.length})`, changesTable(page, block, witness));
+  const tables = el("div", { class: "beside" });
+  const table = (title, node) => tables.append(el("section", {}, el("h3", {}, title), node));
+  for (const witness of changes) table(`Changed ${hasChannels(page, block) ? "pixels" : "values"}${witness.by ? `, ${witness.by}` : ""} (${changedCount(page, block, witness)})`, changesTable(page, block, witness));
   if (!changes.length && !entry.witness) parts.push(note(withoutChange(entry, extra)) ?? "");
+  if (extra.scores) table("Scores", scoresTable(block, extra.scores));
+  if (tables.childElementCount) parts.push(tables);
   if (extra.row) parts.push(wholeRow(page, block, entry, extra.row));
   if (extra.map?.length && !page.pictures.pictured) part("Sensitivity", sortableTable({ id: "sensitivity", title: "sensitivity", heads: [["column", "text"], ["lowers the score by", "mean"]], rows: extra.map.map((value, position) => [placeWords(page.pictures, block, position).join(" "), value]), total: [] }));
-  if (extra.scores) part("Scores", scoresTable(block, extra.scores));
   if (extra.timeline?.length) parts.push(timelineChart(page, block, extra.timeline));
   if (entry.guarantee || extra.certificate) part("What it rests on", proofFacts(entry, extra));
   return parts;
