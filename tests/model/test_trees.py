@@ -30,6 +30,7 @@ from tests.tools import NO_ATTACK
 RANDOM = np.random.RandomState(0)
 # Coarse values, so that thresholds lie on float32 numbers of the data, zero among them, and between them.
 ROWS = np.concatenate([RANDOM.rand(200, 2), RANDOM.randint(-2, 3, (200, 2)) / 2], 1).astype(np.float32)
+SIGNED = np.where(ROWS < 0.3, 0, ROWS - 0.65).astype(np.float32)  # thresholds between negative numbers and zero
 CLASSES = ((ROWS[:, 0] + ROWS[:, 2] > 0.6) ^ (ROWS[:, 3] > 0)).astype(int)
 
 
@@ -89,6 +90,25 @@ def test_every_value_next_to_a_threshold_has_the_scores_of_a_point_that_is_tried
             assert asked <= tried
             changes += len(asked) - 1
     assert changes > 5  # the thresholds matter
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", READ)
+def test_both_ends_between_two_thresholds_have_the_same_scores(name: str) -> None:
+    """The least and the largest float32 number of each part of a range; LightGBM takes tiny ones for zero."""
+    estimator = READ[name]().fit(SIGNED, (SIGNED[:, 0] < 0) ^ (SIGNED[:, 1] > 0))
+    found = thresholds(estimator, 4)
+    assert found is not None
+    scores = estimator_scores(estimator, {})
+    for feature, numbers in enumerate(found):
+        last = torch.cat([numbers, torch.tensor([2.0]).double()])
+        largest = last.float()
+        largest = torch.where(largest > last, torch.nextafter(largest, torch.tensor(-math.inf)), largest)
+        least = torch.cat([torch.tensor([-2.0]), torch.nextafter(largest[:-1], torch.tensor(math.inf))])
+        some = least <= largest
+        for row in SIGNED[:20]:
+            ends = (scores(with_values(row, feature, values[some])) for values in (least, largest))
+            assert torch.equal(*ends)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -16,6 +16,9 @@ from torch import Tensor
 
 __all__ = ["thresholds"]
 
+# LightGBM takes values as near to zero as this for zero, before it compares them.
+ZERO = float(np.float32(1e-35))
+BELOW_ZERO = float(np.nextafter(np.float32(-ZERO), np.float32(-np.inf)))
 FORESTS = ("RandomForestClassifier", "ExtraTreesClassifier")
 
 # Features of the inner nodes of a tree, and the numbers that they compare them with.
@@ -80,7 +83,7 @@ def _of_sklearn(estimator: Any) -> Iterator[Splits]:
 
 
 def _of_lightgbm(estimator: Any) -> Iterator[Splits]:
-    """Its trees compare in float64 and send a value at a threshold to the left."""
+    """Its trees compare in float64 and send a value at a threshold to the left; tiny values count as zero."""
     model = estimator.booster_.dump_model()
     for tree in model["tree_info"]:
         nodes = list(_inner_nodes(tree["tree_structure"]))
@@ -89,7 +92,9 @@ def _of_lightgbm(estimator: Any) -> Iterator[Splits]:
             raise _UnknownTreesError
         if any("leaf_coeff" in leaf for leaf in _leaves(tree["tree_structure"])):  # linear functions in leaves
             raise _UnknownTreesError
-        yield _pairs((node["split_feature"], node["threshold"]) for node in nodes)
+        feature, threshold = _pairs((node["split_feature"], node["threshold"]) for node in nodes)
+        threshold = np.where((threshold >= 0) & (threshold < ZERO), ZERO, threshold)
+        yield feature, np.where((threshold >= -ZERO) & (threshold < 0), BELOW_ZERO, threshold)
 
 
 def _inner_nodes(node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
