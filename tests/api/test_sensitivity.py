@@ -59,3 +59,46 @@ def test_top_works_for_single_groups_too_and_must_be_positive() -> None:
         l0tre.sensitivity(network, torch.rand(1, 4), top=0)
     with pytest.raises(ConfigError, match="t is 5"):
         l0tre.sensitivity(network, torch.rand(1, 4), t=5)
+
+
+def test_columns_of_any_scale_get_as_many_values_as_in_an_evaluation() -> None:
+    seen: list[int] = []
+
+    def scores(x: torch.Tensor) -> torch.Tensor:
+        seen.append(len(x))
+        return torch.stack([x.sum(1), 20000 - x.sum(1)], 1)
+
+    domain = make_domain((2,), low=torch.tensor([0.0, 0.0]), high=torch.tensor([18424.0, 2.0]))
+    found = l0tre.sensitivity(scores, torch.tensor([[1000.0, 1.0]]), domain=domain)
+    assert found.drop.shape == (1, 2)
+    assert sum(seen) < 200  # a spacing of 0.25 means 73,697 values of the first column
+    assert float(l0tre.sensitivity(scores, torch.tensor([[1000.0, 1.0]]), domain=domain, points=2).drop.max()) > 0
+
+
+def test_what_is_known_when_the_time_is_over_is_kept() -> None:
+    shape, weights = (64,), torch.linspace(-1, 1, 64)
+
+    def module(x: torch.Tensor) -> torch.Tensor:
+        return torch.stack([x @ weights, x.sum(1)], 1)
+
+    images = torch.rand(2, *shape)
+    whole = l0tre.sensitivity(module, images)
+    asked = 0
+
+    def stop() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > 3
+
+    part = l0tre.sensitivity(module, images, memory_bytes=2**14, stop=stop)
+    known = ~part.drop.isnan()
+    assert 0 < part.share < 1
+    assert known.any()
+    assert not known.all()
+    assert torch.allclose(part.drop[known], whole.drop[known], atol=1e-5)
+    assert torch.equal(part.groups, whole.groups)
+    unknown = ~known[0]
+    assert torch.equal(part.solution(images, 0)[unknown], images[0].expand(int(unknown.sum()), *shape))
+    none = l0tre.sensitivity(module, images, time_budget=0.0, t=2, top=3)
+    assert none.share == 0
+    assert none.drop.isnan().all()

@@ -1,6 +1,7 @@
 """All sets of t groups, numbered from 0 to C(n, t) - 1, so that a position in the search is one integer."""
 
 import math
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -40,9 +41,15 @@ def unrank(ranks: Tensor, groups: int, t: int) -> Tensor:
     rest = ranks.clone()
     columns = []
     for size in range(t, 0, -1):
-        # Entries above C(groups, t) are never reached; cutting them keeps the table inside 64 bits.
-        table = torch.tensor([min(math.comb(c, size), 2**62) for c in range(groups)], device=ranks.device)
+        table = _first_numbers(groups, size).to(ranks.device)
         largest = torch.searchsorted(table, rest, right=True) - 1
         rest = rest - table[largest]
         columns.append(largest)
     return torch.stack(columns[::-1], 1)
+
+
+@lru_cache(maxsize=16)  # of an image of 224 x 224 it takes as long as several forward passes, and every batch needs it
+def _first_numbers(groups: int, size: int) -> Tensor:
+    """By largest member the number of the first set, ``C(c, size)``; to be read only."""
+    # Entries above C(groups, t) are never reached; cutting them keeps the table inside 64 bits.
+    return torch.tensor([min(math.comb(c, size), 2**62) for c in range(groups)])
