@@ -314,3 +314,31 @@ def test_points_are_named_where_they_make_the_grid() -> None:
     result = l0tre.evaluate(model, NUMBERS[:2], list(CLASSES[:2]), max_t=1, points=3, **NO_ATTACK)
     said = guarantees(result, l0tre.make_domain((4,)))[0][2]
     assert "the values 0, 0.5, 1 from the smallest to the largest value of its range, evenly spaced" in said
+
+
+def test_columns_in_another_order_than_the_domain_are_never_mixed_up() -> None:
+    frame = pd.DataFrame(NUMBERS, columns=list("abcd"))
+    domain = l0tre.table_domain(frame)
+
+    def scores(x: torch.Tensor) -> torch.Tensor:  # knows no names
+        return torch.stack([x[:, 0], 1 - x[:, 0]], 1)
+
+    with pytest.raises(DataError, match="another order than the table of the domain: give them as a, b, c, d"):
+        l0tre.evaluate(scores, frame.head(2)[list("dcba")], domain=domain, **NO_ATTACK)
+    with pytest.raises(DataError, match="no column 'a', which the table of the domain has"):
+        l0tre.evaluate(scores, frame.head(2).rename(columns={"a": "e"}), domain=domain, **NO_ATTACK)
+    with pytest.raises(DataError, match="a column 'e', which the table of the domain does not have"):
+        l0tre.attack(scores, frame.head(2).assign(e=1.0), domain=domain)
+
+
+def test_arrays_and_single_rows_of_a_table() -> None:
+    whole = l0tre.table_domain(NUMBERS)
+    assert torch.equal(whole.low, torch.from_numpy(NUMBERS.min(0)))
+    frame = pd.DataFrame({"job": ["miner", "baker"] * 20, "age": range(40)})
+    model = make_pipeline(
+        ColumnTransformer([("job", OneHotEncoder(), ["job"])], remainder="passthrough"),
+        LogisticRegression(max_iter=500),
+    ).fit(frame, frame["job"])
+    domain = l0tre.table_domain(frame)
+    one = l0tre.verify(model, frame.iloc[3], radius=1, domain=domain)
+    assert one.answer == l0tre.verify(model, frame.iloc[[3]], radius=1, domain=domain).answer == "unsafe"

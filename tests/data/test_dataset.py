@@ -49,7 +49,7 @@ def test_values_are_copied() -> None:
 @pytest.mark.parametrize("kind", [np.int16, np.int64, np.uint16])
 def test_other_whole_numbers_need_a_scale(kind: type[Any]) -> None:
     images = np.array([[0, 100]], dtype=kind)
-    with pytest.raises(DataError, match="give the scale"):
+    with pytest.raises(DataError, match="give the `scale`"):
         from_arrays(images)
     assert from_arrays(images, scale=200).images.tolist() == [[0, 0.5]]
 

@@ -72,7 +72,7 @@ def test_names_follow_a_selection(tmp_path: Path) -> None:
         ("1,2\n3,4\n", "0", "the first line holds numbers"),
         ("a,b\n1\n", "b", "line 2 holds 1 values; expected 2"),
         ("a,a\n1,2\n", "a", "two columns are called 'a'"),
-        ("a,b\n1,0\n,0\n2,0\n3,0\n", "b", "column 'a' holds '' in row 1"),
+        ("a,b\n1,0\n,0\n2,0\n3,0\n", "b", "column 'a' has no value in row 1"),
         ("a\n1\n", "a", "no column is left"),
         ("a,b\n", "b", "holds no rows"),
     ],
@@ -112,3 +112,29 @@ def test_names_of_classes_as_labels() -> None:
 def test_header_of_a_csv_names_the_columns(tmp_path: Path) -> None:
     data = load_data(write(tmp_path / "t.csv", "label,a,b\n1,0.5,2\n"))
     assert data.names.features == ("a", "b")
+
+
+@pytest.mark.parametrize("gap", [None, float("nan"), pd.NA])
+def test_a_cell_without_a_value_is_no_word_and_no_number(gap: object) -> None:
+    frame = pd.DataFrame({"x": [1.0, 2.0, 3.0], "c": ["u", "v", "u"]}).astype({"c": object})
+    frame.loc[1, "c"] = gap
+    with pytest.raises(DataError, match="column 'c' has no value in row 1: leave such rows out"):
+        raw_of_frame(frame, TableColumns("none"))
+    with pytest.raises(DataError, match="column 'c' has no value in row 1"):
+        raw_of_frame(frame.astype({"c": "category"}), TableColumns("none"))
+    assert raw_of_frame(frame, TableColumns("none", drop=("c",))).images.tolist() == [[1], [2], [3]]
+    numbers = pd.DataFrame({"x": [1.0, float("nan"), float("nan")]})
+    with pytest.raises(DataError, match=r"column 'x' has no value in row 1 \(and 1 more\)"):
+        raw_of_frame(numbers, TableColumns("none"))
+
+
+def test_an_empty_cell_of_a_csv_is_no_word(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="column 'colour' has no value in row 1"):
+        load_data(write(tmp_path / "t.csv", TABLE.replace("blue", "")), label_column="species", row_name="id")
+
+
+def test_whole_numbers_must_stay_different_as_floats() -> None:
+    frame = pd.DataFrame({"account": [1_234_567_890, 1_234_567_891], "x": [1, 2]})
+    with pytest.raises(DataError, match="column 'account' holds whole numbers that 32-bit floats cannot tell apart"):
+        raw_of_frame(frame, TableColumns("none"))
+    assert raw_of_frame(frame, TableColumns("none", drop=("account",))).images.tolist() == [[1], [2]]

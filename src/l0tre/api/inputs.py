@@ -14,13 +14,14 @@ from torch.utils.data import Dataset as TorchDataset
 from l0tre.api.load import load
 from l0tre.data import Dataset, from_arrays, load_data
 from l0tre.data.layout import fit
-from l0tre.data.tables import TableColumns, is_frame, raw_of_frame, with_words
+from l0tre.data.tables import TableColumns, as_described, is_frame, raw_of_frame
 from l0tre.domain import Domain, make_domain
 from l0tre.errors import ConfigError, DataError
 from l0tre.model.estimator import is_estimator
 from l0tre.model.load import Numbers
 from l0tre.model.network import Network
 from l0tre.model.sources import Source, knows_its_shape
+from l0tre.names import NO_NAMES
 from l0tre.threads import choose_threads, spinning
 
 __all__ = [
@@ -178,6 +179,8 @@ def load_one(
         L0treError: If either cannot be used, or there are several images.
     """
     labels = None if label is None else [label]
+    if hasattr(image, "to_frame") and hasattr(image, "index"):  # a row of a DataFrame
+        image = image.to_frame().T
     if isinstance(image, Dataset) or is_frame(image):
         count = len(image.images) if isinstance(image, Dataset) else len(image)
         if count != 1:
@@ -210,14 +213,15 @@ def reader(images: Images, labels: Labels = None, *, resize: bool = False, domai
     if is_frame(images):
         raw = raw_of_frame(images, TableColumns("none"))
         rows, names = raw.images, raw.names
-        words = {} if domain is None else domain.names.words
-        return lambda shape: with_words(from_arrays(rows, labels, input_shape=shape, name="table", names=names), words)
+        described = NO_NAMES if domain is None else domain.names
+        table = {"name": "table", "names": names}
+        return lambda shape: as_described(from_arrays(rows, labels, input_shape=shape, **table), described)
     if not isinstance(images, Dataset):
         return lambda shape: from_arrays(images, labels, input_shape=shape, resize=resize and shape is not None)
     if labels is not None:
         raise DataError("the data set has its own labels: give labels only with arrays")
 
-    given = images if domain is None else with_words(images, domain.names.words)
+    given = images if domain is None else as_described(images, domain.names)
 
     def fitted(shape: Shape | None) -> Dataset:
         if shape is None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from l0tre.data import Dataset, load_data, select
+from l0tre.data import Dataset, from_arrays, load_data, select
 from l0tre.data.tables import is_frame
 from l0tre.domain import Domain, Groups, Range, make_domain, restrict
 from l0tre.errors import ConfigError, DataError
@@ -40,8 +40,8 @@ def table_domain(
     categorical in any case.
 
     Args:
-        data: The table, also as a DataFrame without its labels; all of its rows say which values there are. Columns of
-            words in tables that are evaluated with this domain are read as here.
+        data: The table, also as a DataFrame without its labels or as an array; all of its rows say which values there
+            are. Columns of words in tables that are evaluated with this domain are read as here.
         low: Smallest value, one for all columns or one for each; default each column's smallest in the data.
         high: Largest value, likewise.
         quantile: Share of the rows that default ranges leave out at either end, below 0.5, so that single outliers do
@@ -63,6 +63,8 @@ def table_domain(
     """
     if is_frame(data):
         data = load_data(data)
+    elif not isinstance(data, Dataset):
+        data = from_arrays(data, scale=1.0)
     rows = data.images.flatten(1)
     names = data.names.features or tuple(str(place) for place in range(rows.shape[1]))
     grouped = [_find(names, wish.split("+"), "one_hot") for wish in one_hot]

@@ -68,7 +68,7 @@ def _as_images(array: npt.NDArray[Any], scale: float | None, name: str) -> tuple
     elif array.dtype.kind != "f" and scale is None:
         raise DataError(
             f"{name}: images are of type {array.dtype}, whose range is not known; "
-            "give the scale to divide by (255 for pixels of 8 bits, 1 to keep the values)"
+            "give the `scale` to divide by (255 for pixels of 8 bits, 1 to keep the values), or floats"
         )
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # what overflows is reported as infinite
         pixels = np.array(array, dtype=np.float32, order="C")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ from l0tre.data.files import Raw, is_number, rows_of_csv
 from l0tre.errors import DataError
 from l0tre.names import Names
 
-__all__ = ["NO_LABEL", "TableColumns", "is_frame", "raw_of_frame", "raw_of_table", "with_words"]
+__all__ = ["NO_LABEL", "TableColumns", "as_described", "is_frame", "raw_of_frame", "raw_of_table"]
 
 NO_LABEL = "none"
 UNNAMED = ("", "Unnamed: 0")  # headers that pandas gives to an index it wrote
@@ -85,7 +85,9 @@ def raw_of_frame(frame: Any, wish: TableColumns) -> Raw:
         if kind in "biuf":
             columns[str(name)] = column.to_numpy(dtype=np.float64)
         else:  # of categories also those that no row has
-            columns[str(name)] = column.array if hasattr(column.array, "categories") else [str(v) for v in column]
+            gaps = column.isna()
+            cells = ["" if gap else str(cell) for cell, gap in zip(column, gaps, strict=True)]
+            columns[str(name)] = cells if bool(gaps.any()) or not hasattr(column.array, "categories") else column.array
     if len(columns) < len(frame.columns):
         raise DataError("two columns of the table have the same name; give each a name of its own")
     raw = _raw(columns, wish, "table")
@@ -95,19 +97,22 @@ def raw_of_frame(frame: Any, wish: TableColumns) -> Raw:
     return raw._replace(names=replace(raw.names, inputs=tuple(index)))
 
 
-def with_words(data: Dataset, words: Mapping[int, tuple[str, ...]]) -> Dataset:
-    """A table whose columns of words are numbered as in another table, such as the one that a domain was made from.
+def as_described(data: Dataset, described: Names) -> Dataset:
+    """A table with the columns of another one, such as that which a domain was made from, and its numbers for words.
 
     Args:
         data: The table.
-        words: By position of a column the words of the other table.
+        described: Names of the columns and words of the other table, or no names.
 
     Returns:
         The table; columns that hold numbers in either stay as they are.
 
     Raises:
-        DataError: If it holds a word that the other table does not.
+        DataError: If it has other columns, the same ones in another order, or a word that the other table does not.
     """
+    words, wanted_columns = described.words, described.features
+    if wanted_columns and data.names.features and data.names.features != wanted_columns:
+        _refuse_columns(data, wanted_columns)
     images, found = data.images.clone(), dict(data.names.words)
     flat = images.flatten(1)
     for place, wanted in words.items():
@@ -124,6 +129,16 @@ def with_words(data: Dataset, words: Mapping[int, tuple[str, ...]]) -> Dataset:
         flat[:, place] = renumbered[flat[:, place].long()]
         found[place] = wanted
     return replace(data, images=images, names=replace(data.names, words=found))
+
+
+def _refuse_columns(data: Dataset, wanted: Sequence[str]) -> NoReturn:
+    given = data.names.features
+    if missing := [name for name in wanted if name not in given]:
+        raise DataError(f"{data.name} has no column {missing[0]!r}, which the table of the domain has")
+    if extra := [name for name in given if name not in wanted]:
+        raise DataError(f"{data.name} has a column {extra[0]!r}, which the table of the domain does not have")
+    listed = ", ".join(wanted[:6]) + (", ..." if len(wanted) > 6 else "")
+    raise DataError(f"{data.name} has its columns in another order than the table of the domain: give them as {listed}")
 
 
 def _raw(columns: Mapping[str, Sequence[Any]], wish: TableColumns, name: str) -> Raw:
@@ -164,16 +179,43 @@ def _numbers(cells: Sequence[Any], column: str, name: str) -> tuple[npt.NDArray[
     """A column as numbers, and the words that they stand for if it holds words."""
     array = np.asarray(cells)
     if array.dtype.kind in "biuf":
-        return array.astype(np.float32), ()
+        _refuse_gaps(np.flatnonzero(np.isnan(array)) if array.dtype.kind == "f" else (), column, name)
+        return _as_float32(array, column, name), ()
     numeric = [is_number(str(cell)) for cell in cells]
+    gaps = [row for row, cell in enumerate(cells) if _is_gap(cell)]
+    _refuse_gaps(gaps, column, name)
     if all(numeric):
-        return np.array([float(cell) for cell in cells], dtype=np.float32), ()
+        return _as_float32(np.array([float(cell) for cell in cells]), column, name), ()
     if sum(numeric) > len(cells) / 2:  # a column of numbers with a gap, not one of words
         row = numeric.index(False)
         raise DataError(f"{name}: column {column!r} holds {str(cells[row])!r} in row {row}; expected a number")
     known = getattr(cells, "categories", None)
     words = tuple(sorted({str(cell) for cell in cells}) if known is None else map(str, known))
     place = {word: number for number, word in enumerate(words)}
-    if gaps := [row for row, cell in enumerate(cells) if str(cell) not in place]:
-        raise DataError(f"{name}: column {column!r} has no category in row {gaps[0]}; expected one in every row")
     return np.array([place[str(cell)] for cell in cells], dtype=np.float32), words
+
+
+def _is_gap(cell: object) -> bool:
+    """Whether a cell of a table holds nothing, which is no word: NaN, None, pandas' NA, an empty one."""
+    return cell is None or str(cell) in ("", "nan", "<NA>", "NaT")
+
+
+def _refuse_gaps(rows: Sequence[int] | npt.NDArray[np.int64], column: str, name: str) -> None:
+    if len(rows):
+        more = f" (and {len(rows) - 1} more)" if len(rows) > 1 else ""
+        raise DataError(
+            f"{name}: column {column!r} has no value in row {rows[0]}{more}: leave such rows out, fill the gaps as for "
+            "the model, or leave the column out (`drop`)"
+        )
+
+
+def _as_float32(values: npt.NDArray[Any], column: str, name: str) -> npt.NDArray[np.float32]:
+    """Numbers as the network gets them, if it can tell them apart."""
+    rounded = values.astype(np.float32)
+    whole = values.astype(np.float64) == np.floor(values)
+    if bool(whole.all()) and len(np.unique(rounded)) < len(np.unique(values)):
+        raise DataError(
+            f"{name}: column {column!r} holds whole numbers that 32-bit floats cannot tell apart, such as "
+            f"{values[np.abs(values).argmax()]:.0f}: leave it out (`drop`), or give smaller numbers"
+        )
+    return rounded
