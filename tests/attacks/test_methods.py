@@ -12,7 +12,7 @@ from l0tre.attacks.auto import METHODS, usable
 from l0tre.attacks.drive import carry_out
 from l0tre.attacks.meter import Meter
 from l0tre.attacks.random_search import _round, _Walk
-from l0tre.attacks.task import Task, rounded
+from l0tre.attacks.task import LEVELS, Task, rounded
 from l0tre.domain import Domain, make_domain
 from l0tre.exhaustive.accumulate import flipped
 from l0tre.model.network import margins
@@ -59,7 +59,7 @@ def make_task(seed: int, ranges: str, groups: str, rounding: bool) -> tuple[nn.M
     labels = module(images).argmax(1)
     # Some images may be done already, so that the others' places are not those in the batch.
     enough = torch.tensor([[1, 1, 2], [domain.groups, 1, 1]][seed % 3 == 0])
-    task = Task(images.flatten(1), AllRivals(labels), domain, enough, rounding)
+    task = Task(images.flatten(1), AllRivals(labels), domain, enough, LEVELS if rounding else 0)
     return module.eval().requires_grad_(False), task, torch.Generator().manual_seed(seed)
 
 

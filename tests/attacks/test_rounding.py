@@ -79,3 +79,14 @@ def test_a_range_of_a_single_level_cannot_change_anything() -> None:
     result = attack_details(case.network, images, rounding="8bit", low=99.5 / 255, high=100.5 / 255, budget=200)
     assert result.distance.tolist() == [-1]
     assert torch.equal(result.adversarial, images)
+
+
+def test_images_of_0_to_255_change_to_whole_numbers() -> None:
+    torch.manual_seed(3)
+    module = bent(3, SHAPE, 3).eval().requires_grad_(False)
+    images = torch.randint(256, (3, *SHAPE)).float()
+    result = attack_details(module, images, rounding="8bit", high=255, budget=500)
+    assert bool(result.changed.any())
+    assert torch.equal(result.adversarial, result.adversarial.round().clamp(0, 255))
+    with pytest.raises(DataError, match="not a whole number from 0 to 255"):
+        attack_details(module, images + 0.5, rounding="8bit", high=256)

@@ -61,8 +61,8 @@ def test_the_page_has_every_budget(files: Files, tmp_path: Path) -> None:
     words = ("--limit", "2", "--peers", "sparse-rs", "--budget", "60,200", "--report", page)
     assert l0tre("compare-attacks", files.model, files.data, *words).code == 0
     text = page.read_text(encoding="utf-8")
-    assert "## Changes against passes" in text
-    assert "A budget of 200 passes" in text
+    assert "## Changes against queries" in text
+    assert "A budget of 200 queries" in text
     assert "may change" in text
 
 

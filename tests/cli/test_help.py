@@ -3,6 +3,7 @@
 import inspect
 import re
 from dataclasses import fields
+from typing import Any
 
 import pytest
 import typer
@@ -54,15 +55,16 @@ def test_the_help_of_a_command_explains_every_option(command: str, flag: str) ->
     assert "Usage" in text
 
 
-COMMANDS = ["evaluate", "verify", "check", "attack", "compare", "compare-attacks", "inspect", "show", "report"]
-INNER = [["zoo", "list"], ["zoo", "train"], ["zoo", "export"], ["reproduce", "case-1"], ["reproduce", "case-4"]]
+def every_command(command: Any, words: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    inner = getattr(command, "commands", {})
+    return [words, *(found for name, part in inner.items() for found in every_command(part, (*words, name)))]
 
 
-@pytest.mark.parametrize("words", [*([command] for command in COMMANDS), *INNER], ids=" ".join)
-def test_every_help_has_an_example(words: list[str]) -> None:
+@pytest.mark.parametrize("words", every_command(typer.main.get_command(app)), ids=" ".join)
+def test_every_help_has_an_example(words: tuple[str, ...]) -> None:
     result = CliRunner().invoke(app, [*words, "--help"], terminal_width=200, env={"COLUMNS": "200"})
     text = re.sub(r"\x1b\[[0-9;]*m", "", result.output)
-    assert f"Example: l0tre {' '.join(words)} " in text.replace("\n", " ")
+    assert " ".join(["Example: l0tre", *words, ""]) in text.replace("\n", " ")
 
 
 def test_no_words_give_the_help() -> None:

@@ -1,5 +1,6 @@
 """The real-time mode finds witnesses and claims nothing."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -49,3 +50,15 @@ def test_a_deadline_must_be_a_time() -> None:
     for sample in (-1.0, float("nan"), float("inf")):
         with pytest.raises(ConfigError, match="milliseconds"):
             l0tre.evaluate(plain_network(module, shape), torch.rand(1, *shape), sample_ms=sample)
+
+
+def test_a_time_too_short_for_a_single_set_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    def slow(x: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.01 * len(x))
+        return torch.stack([x.sum(1), 9 - x.sum(1)], 1)
+
+    result = l0tre.evaluate(slow, torch.rand(2, 6), max_t=2, sample_ms=40.0)
+    assert result.finished
+    said = [text for text in caplog.messages if "too few" in text]
+    assert len(said) == 1
+    assert "too few for a single set of 2 features, which has 25 grid points" in said[0]

@@ -76,7 +76,7 @@ def write_curves(comparisons: Sequence[Comparison], path: Path) -> tuple[Path, .
         axes.xaxis.set_minor_formatter("")
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter("{x:g}")
-        axes.set_xlabel("forward and backward passes an image")
+        axes.set_xlabel("queries (forward and backward passes) an image")
         axes.set_ylabel(f"mean changed {rows[0]['unit']}s (images found)")
         axes.grid(color=LIGHT, which="both")
         axes.set_axisbelow(True)

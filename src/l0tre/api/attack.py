@@ -16,7 +16,7 @@ from l0tre.attacks.auto import METHODS, usable
 from l0tre.attacks.blocks import Block, BlockFound, BlockRunner, Job, cut, make_block_runner, ship, view_of
 from l0tre.attacks.drive import Progress, replays
 from l0tre.attacks.meter import has_gradients
-from l0tre.attacks.task import LEVELS, rounded
+from l0tre.attacks.task import LEVELS, levels_of, rounded
 from l0tre.data import Dataset
 from l0tre.defaults import BUDGET, Method, Rounding
 from l0tre.domain import Domain, Groups, Range, make_domain
@@ -72,7 +72,8 @@ def attack(
         low: Smallest value, likewise.
         high: Largest value, likewise.
         domain: Instead of the last four.
-        rounding: ``8bit``: changed values are multiples of 1/255, so that the input survives storage as an image file.
+        rounding: ``8bit``: changed values are multiples of 1/255, or whole numbers where values go to 255, so that the
+            input survives storage as an image file.
         budget: Queries, which are forward and backward passes, for each image. The last step may exceed it, and
             restoring superfluous groups: by little at the default, several times over for a budget of a few passes.
         time_budget: Seconds for all images together; ``None`` for no limit.
@@ -151,8 +152,9 @@ def attack_details(
     domain = domain or make_domain(net.input_shape, groups=unit, mask=mask, low=low, high=high)
     check_scale(data, domain)
     domain.check(data.images, data.indices)
+    levels = 0
     if rounding == "8bit":
-        domain = _eight_bits(domain, data)
+        domain, levels = _eight_bits(domain, data)
     began = time.monotonic()
     flat = data.images.flatten(1).to(net.device)
     memory_bytes = memory_bytes or default_budget(net.device)
@@ -172,7 +174,7 @@ def attack_details(
         flat,
         least.to(net.device) + 1,
         domain.to(net.device),
-        rounding == "8bit",
+        levels,
         usable(method, gradients),
         budget,
         seed,
@@ -310,18 +312,21 @@ def _lower(lower: Sequence[int] | np.ndarray | Tensor | None, count: int) -> Ten
     return bounds
 
 
-def _eight_bits(domain: Domain, data: Dataset) -> Domain:
-    """The domain with its ends at 8-bit values, if the images are of that kind."""
-    off = (rounded(data.images.clamp(0, 1)) != data.images).flatten(1).any(1)
+def _eight_bits(domain: Domain, data: Dataset) -> tuple[Domain, int]:
+    """The domain with its ends at 8-bit values and how many of them a unit holds, if the images are of that kind."""
+    levels = levels_of(domain, data.images)
+    most = LEVELS // levels
+    off = (rounded(data.images.clamp(0, most), levels) != data.images).flatten(1).any(1)
     if off.any():
         bad = data.indices[int(off.nonzero()[0])]
+        kind = "whole number" if levels == 1 else "multiple of 1/255"
         raise DataError(
-            f"image {bad} is no 8-bit image (a value is not a multiple of 1/255 from 0 to 1), so no change of it could "
+            f"image {bad} is no 8-bit image (a value is not a {kind} from 0 to {most}), so no change of it could "
             "be stored as one: round the images first, or leave the rounding out"
         )
-    low = (domain.low.clamp(min=0) * LEVELS).ceil() / LEVELS
-    high = (domain.high.clamp(max=1) * LEVELS).floor() / LEVELS
-    return replace(domain, low=low, high=high)
+    low = (domain.low.clamp(min=0) * levels).ceil() / levels
+    high = (domain.high.clamp(max=most) * levels).floor() / levels
+    return replace(domain, low=low, high=high), levels
 
 
 def _views(labels: Tensor, targeted: bool) -> list[tuple[int | None, Tensor, Tensor]]:

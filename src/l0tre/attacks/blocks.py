@@ -29,7 +29,7 @@ class Job:
         images: float32 ``[images, values]``, the originals.
         enough: int64 ``[images]``, see :class:`l0tre.attacks.task.Task`.
         domain: What may change.
-        rounding: Whether changed values must be multiples of 1/255.
+        levels: As for :class:`l0tre.attacks.task.Task`.
         methods: Keys of ``METHODS``.
         budget: Forward and backward passes for each image.
         seed: Of all chance; every block begins with it.
@@ -40,7 +40,7 @@ class Job:
     images: Tensor
     enough: Tensor
     domain: Domain
-    rounding: bool
+    levels: int
     methods: tuple[str, ...]
     budget: int
     seed: int
@@ -119,7 +119,7 @@ class BlockRunner:
         job, device = self.job, self.job.images.device
         rows = torch.tensor(block.rows, device=device)
         leave = AllRivals(torch.tensor(block.leave, device=device))
-        task = Task(job.images[rows], leave, job.domain, job.enough[rows], job.rounding)
+        task = Task(job.images[rows], leave, job.domain, job.enough[rows], job.levels)
         meter = Meter(view_of(job.network, block.target), len(rows), job.memory_bytes, self.halted)
         outcome = carry_out(meter, task, job.methods, job.budget, job.seed, self.progress)
         yield BlockFound(

@@ -11,13 +11,13 @@ from l0tre.exhaustive.accumulate import changed_groups
 from l0tre.model.network import Network
 from l0tre.objective import Specification
 
-__all__ = ["Task", "Worker", "keep_smaller", "rounded", "towards"]
+__all__ = ["LEVELS", "Task", "Worker", "keep_smaller", "levels_of", "rounded", "towards"]
 
 # A method at work: from the best inputs so far ``[images, values]``, and the passes at which each image stops, int64
 # ``[images]``, to inputs that are no larger. It may keep what it knows from one call to the next.
 Worker = Callable[[Tensor, Tensor], Tensor]
 
-LEVELS = 255  # of an 8-bit image
+LEVELS = 255  # of an 8-bit image whose values are from 0 to 1
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,14 @@ class Task:
         specification: What an attack must violate: the class that each image must leave.
         domain: The groups that may change, and their ranges.
         enough: int64 ``[images]``, a number of changed groups that no input can undercut: the search stops there.
-        rounding: Whether changed values must be multiples of 1/255.
+        levels: Changed values must be multiples of one in so many: ``LEVELS``, or 1 for whole numbers; 0 for any value.
     """
 
     images: Tensor
     specification: Specification
     domain: Domain
     enough: Tensor
-    rounding: bool = False
+    levels: int = 0
 
     def part(self, rows: Tensor) -> "Task":
         """The task for some of the images."""
@@ -57,12 +57,17 @@ class Task:
 
     def snap(self, values: Tensor) -> Tensor:
         """Values of any shape as they may be used: rounded if the task asks for it."""
-        return rounded(values) if self.rounding else values
+        return rounded(values, self.levels) if self.levels else values
 
 
-def rounded(values: Tensor) -> Tensor:
-    """The nearest multiples of 1/255, bit for bit what reading an 8-bit image gives."""
-    return (values * LEVELS).round() / LEVELS
+def rounded(values: Tensor, levels: int = LEVELS) -> Tensor:
+    """The nearest multiples of one in ``levels``, bit for bit what reading an 8-bit image gives."""
+    return (values * levels).round() / levels
+
+
+def levels_of(domain: Domain, images: Tensor) -> int:
+    """How many 8-bit values a unit holds: ``LEVELS`` for values of 0 to 1, 1 for whole numbers of 0 to 255."""
+    return 1 if float(domain.high.max()) >= LEVELS or float(images.max()) >= 2 else LEVELS
 
 
 def keep_smaller(task: Task, old: Tensor, new: Tensor) -> Tensor:

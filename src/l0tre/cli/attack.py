@@ -73,6 +73,7 @@ def attack(
     Example: l0tre attack model.onnx pictures/ --pictures changed/ --targeted 3
     """
     from l0tre.api.attack import attack_details
+    from l0tre.attacks.task import levels_of
     from l0tre.cli import attack_files as files
     from l0tre.cli.pages import about, check_page, source_scores, write_page
     from l0tre.cli.render import memory_dict
@@ -129,8 +130,9 @@ def attack(
                 stop=stop,
             )
         stopped = stop()
+    levels = levels_of(setup.domain, chosen.images)
     if out is not None:
-        files.write_arrays(out, result, chosen, rounding)
+        files.write_arrays(out, result, chosen, levels if rounding == "8bit" else 0)
 
     def page() -> "Document":
         from l0tre.report.attack import attack_page
@@ -153,7 +155,7 @@ def attack(
             data=chosen.name,
         )
 
-    written = 0 if pictures is None else files.write_pictures(pictures, result, chosen)
+    written = 0 if pictures is None else files.write_pictures(pictures, result, chosen, levels)
     if output.as_json:
         budget_bytes = setup.memory_bytes or default_budget(network.device)
         say(json.dumps({**attack_dict(result, chosen), **memory_dict(budget_bytes)}, indent=1))

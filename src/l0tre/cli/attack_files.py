@@ -58,11 +58,14 @@ def check_pictures(folder: Path, shape: tuple[int, ...]) -> None:
         raise ConfigError(f"inputs of shape {shape} are no pictures (grey or of three colours): leave --pictures out")
 
 
-def write_arrays(path: Path, result: Attacked, data: Dataset, rounding: str) -> None:
-    """Write adversarial inputs and all that is known about them as an .npz file; 8-bit values as uint8."""
+def write_arrays(path: Path, result: Attacked, data: Dataset, levels: int) -> None:
+    """Write adversarial inputs and all that is known about them as an .npz file.
+
+    Values of ``levels`` steps a unit, as 8-bit images have, become uint8; with 0 they stay floats.
+    """
     images: np.ndarray = result.adversarial.numpy()
-    if rounding == "8bit":
-        images = (images * LEVELS).round().astype(np.uint8)
+    if levels:
+        images = (images * levels).round().astype(np.uint8)
     with path.open("wb") as file:  # numpy would add a suffix to a name
         np.savez_compressed(
             file,
@@ -80,7 +83,7 @@ def write_arrays(path: Path, result: Attacked, data: Dataset, rounding: str) -> 
         )
 
 
-def write_pictures(folder: Path, result: Attacked, data: Dataset) -> int:
+def write_pictures(folder: Path, result: Attacked, data: Dataset, levels: int) -> int:
     """Write the changed inputs as PNG files, named after positions, files and decisions; gives their number."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = result.changed.nonzero()[:, 0].tolist()
@@ -88,5 +91,5 @@ def write_pictures(folder: Path, result: Attacked, data: Dataset) -> int:
         stem = Path(data.names.inputs[row]).stem if data.names.inputs else ""
         words = [str(data.indices[row]), *([stem] if stem else []), "to", data.names.label(int(result.decisions[row]))]
         name = re.sub(r"[^\w.+-]+", "-", "_".join(words)) + ".png"
-        (folder / name).write_bytes(png(shades(result.adversarial[row])))
+        (folder / name).write_bytes(png(shades(result.adversarial[row], high=LEVELS / levels)))
     return len(rows)

@@ -135,5 +135,5 @@ def _numbers(text: str) -> list[int]:
     except ValueError:
         numbers = []
     if not numbers or numbers[0] < 1:
-        raise ConfigError(f"the budget is {text}: give passes for each image, such as 2000, or 200,500,2000")
+        raise ConfigError(f"the budget is {text}: give queries for each image, such as 2000, or 200,500,2000")
     return numbers

@@ -63,7 +63,9 @@ DataArgument = Annotated[str, typer.Argument(metavar="DATA", help=DATA_HELP, sho
 InputShapeOption = Annotated[
     str | None,
     typer.Option(
-        metavar="CxHxW", help="Shape of one input, for Python references; default the data's.", rich_help_panel=MODEL
+        metavar="CxHxW",
+        help="Shape of one input, where the model leaves it open; default the data's.",
+        rich_help_panel=MODEL,
     ),
 ]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:0.", rich_help_panel=MODEL)]

@@ -131,7 +131,7 @@ def show_map(
             soft_wrap=True,
         )
     ranked = f", {found.ranked:,} in half precision to rank them" if found.ranked else ""
-    console.print(f"time      {found.seconds:.1f} s, {found.evaluations:,} evaluations{ranked}")
+    console.print(f"time      {found.seconds:.1f} s, {found.evaluations:,} queries{ranked}")
 
 
 def show_layers(found: list[Layer], name: str, console: Console, *, as_json: bool) -> None:

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["case_1", "case_3", "case_4", "case_5"]
 
 studies = typer.Typer(
-    no_args_is_help=True, help="Reproduce a case study of the paper: runs, tables and figures in one folder."
+    no_args_is_help=True,
+    help="Reproduce a case study of the paper: runs, tables and figures in one folder.\n\n"
+    "Example: l0tre reproduce case-1 --networks sdnn --images 20 --max-t 1 --data mnist5k --out runs/case1",
 )
 app.add_typer(studies, name="reproduce")
 
@@ -115,7 +117,10 @@ def case_3(
     *,
     output: opt.Output,
 ) -> None:
-    """Test generation: mnist-attack and cifar10-attack, a suite from each of 10 test images."""
+    """Test generation: mnist-attack and cifar10-attack, a suite from each of 10 test images.
+
+    Example: l0tre reproduce case-3 --networks mnist-attack --images 1 --max-l0 2 --time-budget 60 --out runs/case3
+    """
     from l0tre.cli.signals import stop_on_signal
     from l0tre.studies import case_three
 
@@ -207,6 +212,8 @@ def case_5(
     """Saliency maps of networks for photographs (or any others), adversarial images, and how good the maps are.
 
     The paper has 20 photographs, t = 1, AlexNet, VGG-16/19 and ResNet-50/101, which are not bundled: give your files.
+
+    Example: l0tre reproduce case-5 --networks dnn-0 --data mnist5k --images 2 --attack 200 --out runs/case5
     """
     from l0tre.cli.setup import parse_numbers, read_class_names
     from l0tre.cli.signals import stop_on_signal

@@ -17,7 +17,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="How many pixels or features must change before a classifier's decision can change? "
-    "A proved lower bound and a witnessed upper bound.",
+    "A proved lower bound and a witnessed upper bound.\n\n"
+    "Example: l0tre evaluate sdnn mnist5k --resize --shuffle --limit 5 --max-t 1",
 )
 
 

@@ -13,7 +13,7 @@ from l0tre.cli.terminal import say, screen
 
 __all__ = ["export", "list_networks", "train", "zoo_app"]
 
-zoo_app = typer.Typer(help="The paper's networks: list, train, export.")
+zoo_app = typer.Typer(help="The paper's networks: list, train, export.\n\nExample: l0tre zoo export sdnn sdnn.onnx")
 app.add_typer(zoo_app, name="zoo")
 
 NameArgument = Annotated[

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from l0tre.defaults import ATTACK_QUERIES
-from l0tre.evaluation.forecast import Forecast
+from l0tre.evaluation.forecast import Forecast, duration
 from l0tre.evaluation.ledger import Ledger
 from l0tre.evaluation.problem import Problem
 from l0tre.evaluation.run_search import LevelProgress, run_search
@@ -65,7 +65,7 @@ def sample_all(ledger: Ledger) -> Iterator[None]:
     ledger.t = settings.max_t
     level = make_level(problem.domain, problem.grid, ledger.t)
     todo = [image for image in ledger.places if ledger.state.bounds[image].level < ledger.t]
-    work = LevelProgress(ledger.t, todo)
+    work, told = LevelProgress(ledger.t, todo), False
     for image in todo:
         generator = torch.Generator().manual_seed(settings.seed + ledger.state.bounds[image].index)
         images, claims = problem.images[image : image + 1], problem.specification.pick([image])
@@ -73,6 +73,14 @@ def sample_all(ledger: Ledger) -> Iterator[None]:
             ledger.batcher, level, images, claims, settings.sample_ms / 1000, generator, problem.tuning
         )
         yield from run_search(ledger, work, search, [image])
+        if search.looked_at_nothing and not told:
+            told = True
+            unit = f"{problem.domain.unit}{'' if ledger.t == 1 else 's'}"
+            each = duration(level.points * ledger.batcher.row_seconds)
+            ledger.tell(
+                f"{settings.sample_ms:g} ms an image are too few for a single set of {ledger.t} {unit}, which has "
+                f"{level.points:,} grid points, about {each} here: give more time, a coarser grid, or use l0tre attack"
+            )
 
 
 def _go_through(

@@ -104,6 +104,7 @@ class SampleSearch:
         self.batcher, self.level, self.image, self.specification = batcher, level, image, specification
         self.seconds, self.generator, self.tuning = seconds, generator, tuning
         self.open = [0]
+        self.looked_at_nothing = False
 
     def rows(self) -> list[int]:
         """The image, until it was looked at."""
@@ -124,6 +125,8 @@ class SampleSearch:
             self.generator.set_state(state)
             raise
         self.open = []
+        # Where nothing was measured before, one query is that of the input itself.
+        self.looked_at_nothing = changed is None and queries <= 1
         return Findings({0: queries}, [] if changed is None else [(0, changed)])
 
     def drop(self, rows: Sequence[int]) -> None:

@@ -222,6 +222,11 @@ def _one_line(error: Exception) -> str:
 
 
 def _unreadable(path: Path, error: Exception) -> ModelError:
+    if "NOT_IMPLEMENTED" in str(error):
+        return ModelError(
+            f"{path} cannot be run: onnxruntime has no such operator for the type that it computes in "
+            f"({_one_line(error)}); export the network as float32 (module.float())"
+        )
     return ModelError(f"{path} is not a readable ONNX model ({_one_line(error)}); export it again")
 
 

@@ -219,7 +219,9 @@ def _is_opaque(module: nn.Module) -> bool:
 
 def _read_opaque(module: nn.Module, shape: tuple[int, ...]) -> Loaded:
     with user_code(lambda why: f"the module {type(module).__name__} cannot be copied: {why}"):
-        frozen = copy.deepcopy(module).cpu().eval()
+        frozen = copy.deepcopy(module).eval()
+        if any(value.device.type != "cpu" for value in (*frozen.parameters(), *frozen.buffers())):
+            frozen = frozen.cpu()  # not otherwise: torch warns about the parameters of copies of TorchScript
     note = "TorchScript and quantised modules are run as they are; nothing is known of their operations"
     return Loaded(guarded(frozen, name_of(module)), None, shape, "", note)
 

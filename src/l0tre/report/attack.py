@@ -26,7 +26,7 @@ COLUMNS = blocks.columns(
     ("witness.label", "becomes", "class"),
     ("method", "method", "text"),
     ("optimal", "fewest possible", "text"),
-    ("passes", "passes", "number"),
+    ("passes", "queries", "number"),
 )
 
 BECOMES = ["witness.label", "becomes", "class"]
@@ -110,7 +110,7 @@ def _tiles(result: Attacked, distances: Sequence[int]) -> list[tuple[str, str, s
     if optimal := int((result.optimal & result.changed).sum()):
         rows.append(("fewest possible", str(optimal), "no input with fewer changes exists"))
     passes = float((result.forwards + result.backwards).double().mean()) if total else 0.0
-    return [*rows, ("passes an image", f"{passes:,.0f}", "forward and backward")]
+    return [*rows, ("queries an image", f"{passes:,.0f}", "forward and backward passes")]
 
 
 def curves(found: Mapping[str, Sequence[int]], total: int, unit: str) -> Block:

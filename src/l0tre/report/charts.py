@@ -179,8 +179,8 @@ def times(levels: Sequence[Snapshot]) -> tuple[list[Head], list[list[float | int
         ]
         if took:
             seconds = [one for one, _ in took]
-            passes = sum(queries for _, queries in took)
-            rows.append([t, len(took), sum(seconds), sum(seconds) / len(took), max(seconds), passes])
+            asked = sum(queries for _, queries in took)
+            rows.append([t, len(took), sum(seconds), sum(seconds) / len(took), max(seconds), asked])
         before = spent
     heads: list[Head] = [
         ("t", "number"),
@@ -188,6 +188,6 @@ def times(levels: Sequence[Snapshot]) -> tuple[list[Head], list[list[float | int
         ("seconds, all", "seconds"),
         ("seconds, mean", "seconds"),
         ("seconds, most", "seconds"),
-        ("passes", "number"),
+        ("queries", "number"),
     ]
     return heads, rows

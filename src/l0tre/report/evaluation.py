@@ -35,7 +35,7 @@ COLUMNS = blocks.columns(
     ("witness.label", "becomes", "class"),
     ("guarantee", "guarantee", "text"),
     ("seconds", "seconds", "seconds"),
-    ("queries", "passes", "number"),
+    ("queries", "queries", "number"),
 )
 CHECKED = blocks.columns(("checked", "checked again", "yes"))
 LOWER: tuple[Head, ...] = (("lower, mean", "mean"), ("lower, least", "number"))

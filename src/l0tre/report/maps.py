@@ -58,7 +58,7 @@ def saliency_page(
     notes = []
     for title, found in zip(titles, maps, strict=True):
         measured = "all measured" if found.complete else f"{found.share:.1%} measured, the rest predicted"
-        cost = f"{found.evaluations:,} values looked at in {found.seconds:,.1f} s"
+        cost = f"{found.evaluations:,} queries in {found.seconds:,.1f} s"
         drawn = found.audit
         audit = "" if drawn is None else f"; of {drawn.groups} drawn at random, {drawn.beyond} as strong as those found"
         notes.append(f"{title}: {measured}{audit}; {cost}.")

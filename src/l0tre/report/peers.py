@@ -15,9 +15,9 @@ from l0tre.report.inputs import make_gallery, plain_number, witness_entry
 __all__ = ["Entry", "peers_page"]
 
 
-PASSES = (
-    "A budget of {:,} passes for each image, as close as each attack's settings come to it; the table has what "
-    "they took."
+QUERIES = (
+    "A budget of {:,} queries (forward and backward passes) for each image, as close as each attack's settings come to "
+    "it; the table has what they took."
 )
 
 
@@ -95,7 +95,7 @@ def peers_page(
         heads += [(name, _kind(name, value)) for name, value in entries[0].figures.items() if name in shown_figures]
     rows = [[entry.name, *(entry.figures[name] for name in shown_figures)] for entry in entries]
     shown = [
-        blocks.answer(text, [PASSES.format(budget), "Every input was replayed by the network's own source."]),
+        blocks.answer(text, [QUERIES.format(budget), "Every input was replayed by the network's own source."]),
         blocks.table("attacks", "Attacks", heads, rows),
         curves(known, total, unit),
     ]
@@ -107,9 +107,9 @@ def peers_page(
         ]
         chart = blocks.chart(
             "budgets",
-            "Changes against passes",
+            "Changes against queries",
             [("", places, lines)],
-            x="passes for each image",
+            x="queries for each image",
             y=f"{unit}s changed (mean)",
             log_x=True,
             summary="Mean number of changes of each attack at several budgets.",

@@ -53,7 +53,7 @@ def suite_page(suite: Suite, *, names: Names = NO_NAMES, low: float = 0.0, high:
                 ("tests", f"{len(suite):,}", f"{len(suite.minimal):,} suffice for the same coverage"),
                 ("adversarial", str(int(suite.adversarial.sum())), "decided otherwise than their seed"),
                 ("proved unreachable", f"{proved:,}", f"{counts['dead']:,} by any input, {counts['open']:,} open"),
-                ("cost", f"{suite.seconds:,.1f} s", f"{suite.queries:,} passes"),
+                ("cost", f"{suite.seconds:,.1f} s", f"{suite.queries:,} queries"),
             ]
         ),
     ]
