@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -97,9 +98,15 @@ def test_a_proof_is_left_in_its_middle(run: Path, network: Network) -> None:
     assert ([len(found.images), found.left], remarks(run), len(within)) == ([0, 4], [False] * 4, 1)
 
 
-def test_no_image_is_begun_after_the_time(run: Path, network: Network) -> None:
+def test_nothing_goes_on_after_the_time(run: Path, network: Network) -> None:
     found = l0tre.check_run(run, network, time_budget=0.0)
-    assert (len(found.images), found.left) == (1, 3)  # one at least, or it would never end
+    assert (len(found.images), found.left) == (0, 4)
+
+    def slow(_: int, __: int, what: str) -> None:
+        time.sleep(0.2 if "%" in what else 0.0)
+
+    found = l0tre.check_run(run, network, time_budget=0.1, progress=slow, memory_bytes=1)
+    assert found.left >= 3  # left within an image
 
 
 def test_a_sample_that_is_checked_again_forgets_nothing_of_the_others(run: Path, network: Network) -> None:

@@ -48,8 +48,12 @@ def test_what_was_checked_is_shown_wherever_bounds_are(kept: Path) -> None:
 
 def test_a_check_that_is_not_over_says_so(kept: Path) -> None:
     result = l0tre("check", kept, "--time-budget", "0")
-    assert (result.code, result.out.splitlines()[0]) == (0, "valid so far")
-    assert "not checked yet: 5; the same command goes on" in result.out
+    assert (result.code, result.out.splitlines()[0]) == (3, "nothing was checked: give more time")
+    assert "not checked yet: 6; the same command goes on" in result.out
+    assert l0tre("check", kept, "--time-budget", "0", "-q").out == "nothing was checked\n"
+    assert l0tre("check", kept, "--sample", "50%").code == 0
+    again = l0tre("check", kept, "--time-budget", "0")
+    assert (again.code, again.out.splitlines()[0]) == (0, "valid so far")
 
 
 def test_a_run_that_does_not_hold_ends_with_1(kept: Path) -> None:

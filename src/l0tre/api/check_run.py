@@ -118,7 +118,7 @@ def check_run(
         again: Check also what was checked before.
         device: Where to compute, if ``network`` is not loaded yet.
         memory_bytes: Bytes that one step may take, approximately; 0 for a share of what is free.
-        time_budget: Seconds after which no further image is begun; ``None`` for no limit.
+        time_budget: Seconds; the image in hand then counts as left, also the first one. ``None`` for no limit.
         trust_run: Import the Python code that the run names, as for :func:`l0tre.resume`.
         stop: Asked before every image and after every step of a proof; a yes ends the check, and the image in hand
             counts as left.
@@ -148,14 +148,17 @@ def check_run(
     before = len(images) - len(todo)
     done: list[ImageCheck] = []
     witnesses = 0
+
+    def over() -> bool:
+        return stop() or (time_budget is not None and time.monotonic() - began >= time_budget)
+
     for image in todo:
-        over = time_budget is not None and time.monotonic() - began >= time_budget
-        if stop() or (over and done):
+        if over():
             break
         what = f"image {image.index}, {image.lower} changed"
 
         def step(share: float, what: str = what) -> None:
-            if stop():
+            if over():
                 raise Halted
             if progress is not None:
                 progress(before + len(done), len(images), f"{what}, {share:.0%}" if share else what)

@@ -241,7 +241,8 @@ def show_run_check(result: RunCheck, folder: Path, unit: str, console: Console) 
     if not result.valid:
         console.print("[bold red]not valid[/bold red]")
     elif not result.images and not result.before:
-        console.print("nothing was checked" if result.left else "nothing to check: the run has no bounds")
+        why = "nothing was checked: give more time" if result.left else "nothing to check: the run has no bounds"
+        console.print(why)
     else:
         console.print(f"[bold green]valid[/bold green]{' so far' if result.left else ''}")
     bounds = [image for image in result.images if image.lower and not image.reason and not image.missing]

@@ -167,7 +167,7 @@ def check(
     seed: Annotated[int, typer.Option(help="Of the sample.")] = 0,
     again: Annotated[bool, typer.Option("--again", help="Of a run: check also what was checked before.")] = False,
     time_budget: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Of a run: begin no further image after this time.")
+        float | None, typer.Option(metavar="SECONDS", help="Of a run: stop after this time; the same command goes on.")
     ] = None,
     trust_run: Annotated[
         bool, typer.Option("--trust-run", help="Of a run: import the Python code that the run folder names.")
@@ -282,6 +282,7 @@ def _check_run(
             stop=stop,
             progress=lambda done, total, what: bar.update(task, completed=done, total=total, description=what),
         )
+    nothing = not result.images and not result.before and result.left > 0
     if output.as_json:
         refused = [{"index": image.index, "reason": image.reason} for image in result.refused]
         facts = {"valid": result.valid, "checked": len(result.images), "before": result.before, "left": result.left}
@@ -289,11 +290,12 @@ def _check_run(
         rest = {"missing": missing, "witnesses": result.witnesses, "seconds": result.seconds, "arithmetic": CHECKED}
         say(json.dumps({**facts, "refused": refused, **rest}))
     elif output.quiet:
-        say("valid" if result.valid else "not valid")
+        so_far = "nothing was checked" if nothing else "valid so far" if result.left else "valid"
+        say(so_far if result.valid else "not valid")
     else:
         show_run_check(result, folder, unit, screen())
-    if not result.valid:
-        raise typer.Exit(1)
+    if not result.valid or nothing:
+        raise typer.Exit(1 if not result.valid else 3)
 
 
 def _share(text: str) -> float:
