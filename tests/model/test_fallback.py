@@ -75,3 +75,19 @@ def test_programs_that_do_more_than_compute_are_refused(target: str) -> None:
     program = Program([Call(target, "y", arguments)], {}, "x", (2,), None, "y")
     with pytest.raises(UnsupportedOperationError, match=target):
         check_harmless(program)
+
+
+class Balance(nn.Module):
+    """Adds all values to one number without an axis, which nothing can split."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        total = x.flatten(1).sum(1)
+        return torch.stack([total, 4.2 - total], 1)
+
+
+def test_a_number_without_an_axis_is_no_crash() -> None:
+    network = l0tre.load(Balance(), input_shape=(6,))
+    assert network.graph is None
+    assert "gives one number without an axis of its own" in network.note
+    result = l0tre.evaluate(network, torch.rand(3, 6), max_t=1, **NO_ATTACK)
+    assert {image.guarantee for image in result} == {"grid"}

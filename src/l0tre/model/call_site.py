@@ -11,14 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from l0tre.errors import ModelError
-from l0tre.model.graph import Attribute, GraphBuilder
+from l0tre.model.graph import Attribute, GraphBuilder, UnsupportedOperationError
 
 __all__ = ["Arguments", "Handler", "Missing", "Site", "Size", "UnsupportedOperationError", "Var"]
-
-
-class UnsupportedOperationError(ModelError):
-    """The network uses an operation, or an option of one, that l0tre's graph cannot express."""
 
 
 @dataclass(frozen=True)

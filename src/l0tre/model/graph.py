@@ -13,9 +13,13 @@ from torch import Tensor
 from l0tre.errors import ModelError
 from l0tre.model.operations import KINDS, Attribute, Operation
 
-__all__ = ["Attribute", "Graph", "GraphBuilder", "Operation", "run", "run_operation"]
+__all__ = ["Attribute", "Graph", "GraphBuilder", "Operation", "UnsupportedOperationError", "run", "run_operation"]
 
 LARGEST_WHOLE = 2**53  # up to here float64 holds every whole number
+
+
+class UnsupportedOperationError(ModelError):
+    """The network uses an operation, or an option of one, that l0tre's graph cannot express."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +139,7 @@ class GraphBuilder:
         Raises:
             ModelError: If the operation does not fit the shapes of its inputs, or a constant is no number that float64
                 holds.
+            UnsupportedOperationError: If its result has no axis but the batch, which no engine can split.
         """
         constants = {k: _exact(v, name or kind) for k, v in (tensors or {}).items() if v is not None}
         operation = Operation(kind, tuple(inputs), (), constants, attributes, name)
@@ -151,6 +156,11 @@ class GraphBuilder:
             raise ModelError(f"operation {name or kind} does not fit inputs of shape {shapes}: {reason}") from error
         if (small[:1], large[:1]) != ((2,), (3,)) or small[1:] != large[1:]:
             raise ModelError(f"operation {name or kind} mixes the samples of a batch, which l0tre cannot use")
+        if len(small) == 1:
+            raise UnsupportedOperationError(
+                f"operation {name or kind} gives one number without an axis of its own, as a sum of all values does: "
+                "keep the axis (keepdim=True)"
+            )
         self.operations.append(replace(operation, shape=tuple(small[1:])))
         return len(self.operations) - 1
 
