@@ -214,8 +214,12 @@ def reader(images: Images, labels: Labels = None, *, resize: bool = False, domai
         raw = raw_of_frame(images, TableColumns("none"))
         rows, names = raw.images, raw.names
         described = NO_NAMES if domain is None else domain.names
-        table = {"name": "table", "names": names}
-        return lambda shape: as_described(from_arrays(rows, labels, input_shape=shape, **table), described)
+
+        def described_table(shape: Shape | None) -> Dataset:
+            table = from_arrays(rows, labels, input_shape=shape, name="table", names=names)
+            return as_described(table, described)
+
+        return described_table
     if not isinstance(images, Dataset):
         return lambda shape: from_arrays(images, labels, input_shape=shape, resize=resize and shape is not None)
     if labels is not None:

@@ -158,10 +158,11 @@ def _best_sets(
         ranking = empty_ranking(len(some), kept, flat.device)
         step = max(1, width // len(some))
         try:
-            scan = None if halted else scanner.prepare(some, AllRivals(labels[first : first + most]), decide=False)
-            for start in range(0, level.sets, step) if scan is not None else ():
-                ranking = update(ranking, scan(start, min(start + step, level.sets)), "score")
-                looked += (min(start + step, level.sets) - start) * len(some)
+            if not halted:
+                scan = scanner.prepare(some, AllRivals(labels[first : first + most]), decide=False)
+                for start in range(0, level.sets, step):
+                    ranking = update(ranking, scan(start, min(start + step, level.sets)), "score")
+                    looked += (min(start + step, level.sets) - start) * len(some)
         except Halted:
             halted = True
         rankings.append(ranking)
