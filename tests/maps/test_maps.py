@@ -197,6 +197,15 @@ def test_stopped_maps_go_on(network: Network, image: Tensor, tmp_path: Path) -> 
         read_map(file)
 
 
+def test_a_map_that_is_stopped_early_knows_something_of_all_parts(network: Network, image: Tensor) -> None:
+    drawing = begin_map(network, image, target=1)
+    next(iter(drawing.steps(coarse=True)))
+    rows = drawing.state.measured.nonzero()[:, 0] // SHAPE[2]
+    assert 0 < len(rows) < 100
+    assert int(rows.min()) < 4
+    assert int(rows.max()) > 10
+
+
 def test_what_was_looked_at_is_not_looked_at_again(network: Network, image: Tensor, tmp_path: Path) -> None:
     whole = begin_map(network, image, target=1)
     finish(whole, coarse=True, strongest=5)

@@ -161,7 +161,7 @@ def saliency(
     facts, panels = dict[int, dict[str, Any]](), dict[int, Panel]()
     every: Sequence[str | None] = neuron or (None,)
     wanted = [(model, each) for model in models for each in every]
-    titles = [model if len(models) > 1 or each is None else each for model, each in wanted]
+    titles = [Path(model).name if len(models) > 1 or each is None else each for model, each in wanted]
     files = [_beside(out, number, len(wanted)) for number in range(len(wanted))]
     where = spread.where
     with stop_on_signal() as stop:
@@ -280,8 +280,8 @@ def _drawn(
             if number not in bars:
                 bars[number] = bar.add_task(literal(titles[number]), total=1.0)
                 saved[number] = time.monotonic()
-            stage = {"strongest": "looking for the strongest", "rest": "all others"}.get(step.stage, "done")
-            words = f"{literal(titles[number])}: {stage}, {step.done:,} of {step.total:,} measured"
+            stage = {"strongest": "the strongest first, ", "rest": "all others, "}.get(step.stage, "")
+            words = f"{literal(titles[number])}: {stage}{step.done:,} measured"
             bar.update(bars[number], completed=step.share, description=words)
             done = step.stage == "done"
             if done or time.monotonic() - saved[number] > SAVE_SECONDS:

@@ -65,8 +65,9 @@ def draw(
             rest = (~state.measured).nonzero()[:, 0]
             yield from work.measure(by_blocks(perturber, rest), "rest")
         yield from work.recheck()
+        share = 1.0
     except Halted:
-        pass
+        share = work.step("done").share
     fill(perturber.domain, state)
     work.clock()
-    yield Step("done", int(state.measured.sum()), count, 1.0)
+    yield Step("done", int(state.measured.sum()), count, share)

@@ -52,7 +52,7 @@ def lattice(layout: Layout, side: int) -> Tensor:
 
 
 def tiles(layout: Layout, count: int, generator: torch.Generator) -> Tensor:
-    """One group at random in each of about ``count`` equal squares (or intervals), int64."""
+    """One group at random in each of about ``count`` equal squares (or intervals), int64, in random order."""
     row, column = layout.places // layout.width, layout.places % layout.width
     if layout.height == 1:
         tile = column // max(1, round(layout.width / count))
@@ -63,7 +63,8 @@ def tiles(layout: Layout, count: int, generator: torch.Generator) -> Tensor:
     order = shuffled[tile[shuffled].argsort(stable=True)]
     first = torch.ones(len(order), dtype=torch.bool)
     first[1:] = tile[order][1:] != tile[order][:-1]
-    return order[first].sort().values
+    found = order[first]
+    return found[torch.randperm(len(found), generator=generator)]
 
 
 def spread(layout: Layout, known: Tensor, values: Tensor, width: float) -> Tensor:

@@ -66,7 +66,7 @@ class Step:
         stage: ``strongest``, ``rest`` or ``done``.
         done: Groups that were measured so far.
         total: All groups.
-        share: Of the work that is expected until the end, from 0 to 1, which only ``done`` reaches.
+        share: Of the work that is expected until the end, from 0 to 1, which only a map that is done reaches.
     """
 
     stage: str
