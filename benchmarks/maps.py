@@ -69,12 +69,12 @@ def settle(module: nn.Module, images: Tensor) -> None:
     module.eval()
 
 
-def photographs(data: Path | None, side: int, limit: int) -> Tensor:
+def photographs(data: Path | None, side: int, count: int) -> Tensor:
     """Images ``[n, 3, side, side]``: of a file, or smooth random ones."""
     if data is not None:
-        return select(load_data(str(data), input_shape=(3, side, side), resize=True), limit=limit).images
+        return select(load_data(str(data), input_shape=(3, side, side), resize=True), limit=count).images
     generator = torch.Generator().manual_seed(0)
-    rough = torch.rand(limit, 3, 9, 9, generator=generator)
+    rough = torch.rand(count, 3, 9, 9, generator=generator)
     return nn.functional.interpolate(rough, size=(side, side), mode="bicubic").clamp(0, 1)
 
 
@@ -136,7 +136,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("networks", nargs="+", metavar="NAME|FILE")
     parser.add_argument("--data", type=Path, help="images; else smooth random ones")
-    parser.add_argument("--images", type=int, default=1)
+    parser.add_argument("--index", type=int, action="append", help="which image, from 0; can be given several times")
     parser.add_argument("--side", type=int, default=224)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--coarse-only", action="store_true", help="no exact maps, and nothing to compare with")
@@ -145,11 +145,12 @@ def main() -> None:
     options = parser.parse_args()
     end = time.monotonic() + options.time_budget
     rows: dict[str, Any] = json.loads(options.out.read_text(encoding="utf-8")) if options.out.exists() else {}
-    images = photographs(options.data, options.side, max(8, options.images))
+    indices = options.index or [0]
+    images = photographs(options.data, options.side, max(8, 1 + max(indices)))
     for name in options.networks:
         named, warm = load_network(name, images[:8], options.device), False
         device = named.network.device
-        for index in range(options.images):
+        for index in indices:
             key = f"{named.name}, {options.side}, image {index}"
             if time.monotonic() > end or rows.get(key, {}).get("done"):
                 continue
@@ -168,10 +169,13 @@ def main() -> None:
             maps = {}
             for kind in ("coarse",) if options.coarse_only else ("coarse", "exact"):
                 file = folder / f"{named.name}-{options.side}-{index}-{kind}.npz"
-                maps[kind] = begin(named, images[index], file)
+                maps[kind], work = begin(named, images[index], file), time.process_time()
                 for line in draw(maps[kind], file, kind == "coarse", end):
                     print(f"{key}, {kind}: {line}", flush=True)
-                row[kind] = facts(maps[kind])
+                row[kind] = {
+                    **facts(maps[kind]),
+                    "processor seconds of this call": round(time.process_time() - work, 1),
+                }
             row["bytes"] = memory(device)
             whole = "exact" in maps and bool(maps["exact"].state.measured.all())
             row["done"] = maps["coarse"].state.found and (options.coarse_only or whole)
