@@ -26,6 +26,7 @@ import l0tre
 from benchmarks.lite0 import Lite0
 from l0tre.api.drawings import Drawing, begin_map
 from l0tre.data import load_data, select
+from l0tre.model.confirm import check_points
 from l0tre.model.network import Network
 
 STRONGEST = 100
@@ -56,7 +57,10 @@ def load_network(name: str, images: Tensor, device: str) -> Named:
 
 
 def settle(module: nn.Module, images: Tensor) -> None:
-    """Set the statistics of batch normalisation from images, as training would; the module is in eval mode then."""
+    """Set the statistics of batch normalisation, as training would; the module is in eval mode then.
+
+    From the points, too, on which a network is compared with its source: what no photograph has would explode.
+    """
     for part in module.modules():
         if isinstance(part, nn.BatchNorm2d):
             part.momentum = None  # a plain average
@@ -64,8 +68,9 @@ def settle(module: nn.Module, images: Tensor) -> None:
     for part in module.modules():
         if isinstance(part, nn.Dropout):
             part.eval()
+    shape = tuple(images.shape[1:])
     with torch.no_grad():
-        module(images)
+        module(torch.cat([images, check_points(torch.zeros(shape), torch.ones(shape))]))
     module.eval()
 
 
