@@ -89,7 +89,7 @@ def draw_maps(
     drawn: Any = None
     for column, (panel, values, top) in enumerate(zip(panels, sheets, limits, strict=True)):
         places = list(grid[:, column])
-        title = f"{panel.title}\n{panel.found.observed}"
+        title = f"{panel.title}\n{panel.found.observed.replace(' (', chr(10) + '(')}"  # what is in brackets below
         if pictured:
             _picture(places.pop(0), panel, low, high, title)
             _overlay(places.pop(0), panel, values, top, signed, low, high)
@@ -100,10 +100,11 @@ def draw_maps(
             continue
         what = _what(panels[number].found, signed)
         image = axis.images[0] if axis.images else drawn
-        figure.colorbar(
-            image, ax=list(grid[-1]) if shared else axis, shrink=0.85, label=f"{what}\n({panels[number].found.unit})",
-            extend="both" if signed else "max",
+        bar = figure.colorbar(
+            image, ax=list(grid[-1]) if shared else axis, shrink=0.85, extend="both" if signed else "max",
+            location="right" if shared else "bottom",
         )  # fmt: skip
+        bar.set_label(f"{what}\n({panels[number].found.unit})", fontsize=9)
     for axis in axes.flat:
         axis.set_axis_off()
     notes = [note for note in (_note(panel.found) for panel in panels) if note]
