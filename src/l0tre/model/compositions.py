@@ -281,7 +281,7 @@ def transposed_conv(
         for d, k, b, a, s in zip(dilation, weight.shape[2:], before, after, stride, strict=True)
     ]
     framed = composer.framed(source, margins[0], margins[1])
-    turned = weight.flip(2, 3).unflatten(0, (groups, -1)).transpose(1, 2).flatten(0, 1)
+    turned = weight.flip(2, 3).unflatten(0, (groups, -1)).transpose(1, 2).flatten(0, 1).contiguous()
     tensors = {"weight": turned, "bias": bias}
     return composer.add(
         "conv", framed, tensors=tensors, stride=(1, 1), padding=(0, 0), dilation=dilation, groups=groups

@@ -95,7 +95,7 @@ def _transposed(operation: Operation, rows: Tensor, padding: tuple[int, int], si
     weight, groups = operation.tensors["weight"], int(operation.number("groups"))
     count, channels, height, width = rows.shape
     spread = rows.reshape(count, groups, channels // groups, height * width)
-    patches = weight.view(groups, channels // groups, -1).transpose(1, 2) @ spread
+    patches = weight.reshape(groups, channels // groups, -1).transpose(1, 2) @ spread
     kernel, dilation, stride = tuple(weight.shape[2:]), operation.pair("dilation"), operation.pair("stride")
     return F.fold(patches.flatten(1, 2), size, kernel, dilation, padding, stride)
 
