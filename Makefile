@@ -54,8 +54,8 @@ SECONDS ?= 600
 fuzz: $(READY)  ## look for wrong proofs on random networks, make fuzz SECONDS=600
 	$(BIN)/python -m fuzz --seconds $(SECONDS)
 
-chaos: $(READY)  ## kills, flipped bits, full disks and two processes at once for run folders, make chaos SECONDS=600
-	$(BIN)/python -m chaos --seconds $(SECONDS)
+chaos: $(READY)  ## kills, flipped bits, full disks, two processes at once for run folders; 30 clusters that lose workers, make chaos SECONDS=600
+	$(BIN)/python -m chaos --seconds $(SECONDS) --cluster 30
 
 bench: $(READY)  ## the benchmark: forward passes per second, seconds per image, proofs
 	$(BIN)/python -m benchmarks

@@ -25,7 +25,7 @@ from l0tre.errors import StoreError
 from l0tre.evaluation.results import Snapshot
 from l0tre.store import read_snapshot
 
-__all__ = ["CASES", "Subject", "make_subject", "run_case"]
+__all__ = ["CASES", "Subject", "begin_subject", "checked", "make_subject", "run_case"]
 
 SHAPE = (1, 4, 4)
 OPTIONS: dict[str, Any] = {"max_t": 2, "epsilon": 0.25, "guarantee": "grid", "attack_queries": 0, "memory_bytes": 2**15}
@@ -56,9 +56,14 @@ def make_subject(folder: Path) -> Subject:
     module = nn.Sequential(nn.Conv2d(1, 4, 2), nn.ReLU(), nn.Flatten(), nn.Linear(36, 3)).eval()
     network = l0tre.load(module, input_shape=SHAPE, device="cpu")
     images = torch.rand(4, *SHAPE)
-    whole = l0tre.evaluate(network, images, **OPTIONS)
-    for step, _ in enumerate(l0tre.anytime(network, images, out=folder / "subject", **OPTIONS)):
-        if step == 3:
+    return begin_subject(network, images, folder, steps=4, **OPTIONS)
+
+
+def begin_subject(network: l0tre.Network, images: Tensor, folder: Path, *, steps: int, **options: Any) -> Subject:
+    """Begin a run in a folder, and leave it after some steps."""
+    whole = l0tre.evaluate(network, images, **options)
+    for step, _ in enumerate(l0tre.anytime(network, images, out=folder / "subject", **options), start=1):
+        if step == steps:
             break
     return Subject(network, images, folder / "subject", _bounds(whole))
 
@@ -122,7 +127,7 @@ def _wait(child: int, log: Path) -> list[str]:
     return ["a process was stuck"]
 
 
-def _checked(subject: Subject, run: Path, before: Snapshot) -> list[str]:
+def checked(subject: Subject, run: Path, before: Snapshot) -> list[str]:
     """The run tells at least what it knew before, its files are of one of its states, and it ends as it should."""
     wrong = []
     try:
@@ -157,7 +162,7 @@ def kill(subject: Subject, run: Path, chance: random.Random) -> list[str]:
         time.sleep(chance.uniform(0.0, 0.12))
         os.kill(child, signal.SIGKILL)
         wrong += _wait(child, run.with_suffix(f".{number}.log"))
-    return wrong + _checked(subject, run, before)
+    return wrong + checked(subject, run, before)
 
 
 def flip(subject: Subject, run: Path, chance: random.Random) -> list[str]:
@@ -195,7 +200,7 @@ def disk(subject: Subject, run: Path, chance: random.Random) -> list[str]:
     log = run.with_suffix(".log")
     wrong = _wait(_fork(work, log), log)
     wrong += [f"{path.name} was left" for path in run.iterdir() if path.name.startswith(".")]
-    return wrong + _checked(subject, run, before)
+    return wrong + checked(subject, run, before)
 
 
 def two(subject: Subject, run: Path, chance: random.Random) -> list[str]:
@@ -211,7 +216,7 @@ def two(subject: Subject, run: Path, chance: random.Random) -> list[str]:
     os.kill(first, signal.SIGCONT)
     for child, log in ((first, logs[0]), (second, logs[1])):
         wrong += _wait(child, log)
-    return wrong + _checked(subject, run, before)
+    return wrong + checked(subject, run, before)
 
 
 CASES: dict[str, Callable[[Subject, Path, random.Random], list[str]]] = {

@@ -1,5 +1,6 @@
 """Tasks that do not depend on each other: each result once, whatever happens to the workers."""
 
+import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -42,9 +43,10 @@ def spread(
         The place of a task and a report of it, or :class:`Failed`.
     """
     waiting, at_work, tries = deque(range(len(tasks))), dict[int, int](), Counter[int]()
-    numbers = count(1) if numbers is None else numbers
+    numbers, began, done = count(1) if numbers is None else numbers, time.monotonic(), 0
     while waiting or at_work:
-        for _ in range(min(executor.free(0.0), len(waiting))):
+        pace = executor.workers * (time.monotonic() - began) / done if done else 0.0  # seconds of a task, about
+        for _ in range(min(executor.free(pace), len(waiting))):
             number = next(numbers)
             at_work[number] = waiting.popleft()
             executor.start(number, tasks[at_work[number]])
@@ -59,6 +61,7 @@ def spread(
                 yield place, event.report
                 continue
             del at_work[event.unit]
+            done += event.kind == "done"
             if event.kind == "returned":
                 waiting.appendleft(place)
             elif event.kind != "done":

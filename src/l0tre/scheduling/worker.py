@@ -4,6 +4,7 @@ import hashlib
 import os
 import platform
 import socket
+import sys
 import threading
 import time
 import traceback
@@ -14,8 +15,6 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from l0tre.errors import L0treError
 from l0tre.scheduling.executor import Event, Runner, ShouldStop
@@ -64,9 +63,8 @@ def identity() -> Identity:
         number = version("l0tre")
     except PackageNotFoundError:
         number = "unknown"
-    return Identity(
-        number, digest.hexdigest(), torch.__version__, f"{platform.node() or socket.gethostname()}:{os.getpid()}"
-    )
+    place = f"{platform.node() or socket.gethostname()}:{os.getpid()}"
+    return Identity(number, digest.hexdigest(), version("torch"), place)
 
 
 class Worker:
@@ -85,7 +83,9 @@ class Worker:
 
     def set_up(self, make: Make, shipped: Any, device: str, threads: int) -> str:
         """Get ready; says what went wrong, in one line, or nothing."""
-        torch.set_num_threads(threads)
+        torch = sys.modules.get("torch")  # with what it makes its runner from, if that computes with it
+        if torch is not None:
+            torch.set_num_threads(threads)
         try:
             self.runner = make(shipped, device, self._over)
         except Exception as error:
