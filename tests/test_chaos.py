@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from chaos.cases import CASES, Subject, flip, make_subject, run_case
+from chaos.cluster import machines, make_cluster_subject, run_cluster_case
 from l0tre.store import tables
+
+SEED = 6  # of a case that loses each of them
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +24,14 @@ def subject(tmp_path_factory: pytest.TempPathFactory) -> Subject:
 def test_accidents_break_no_run(kind: str, subject: Subject, tmp_path: Path) -> None:
     assert [run_case(kind, seed, subject, tmp_path) for seed in range(3)] == [[]] * 3
     assert [path for path in tmp_path.iterdir() if path.is_dir()] == []
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("cluster")
+def test_a_run_outlives_a_worker_a_machine_and_its_driver(tmp_path: Path) -> None:
+    subject = make_cluster_subject(tmp_path)
+    with machines() as there:
+        assert run_cluster_case(there, SEED, subject, tmp_path) == []
 
 
 def test_it_notices_a_store_without_checksums(

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -17,6 +19,7 @@ import pytest
 import torch
 from torch import nn
 
+import l0tre
 from l0tre.errors import ConfigError
 from l0tre.scheduling.session import Cluster, session
 
@@ -41,10 +44,11 @@ class _Head:
     process: subprocess.Popen[bytes]
     environment: dict[str, str]
 
-    def run(self, *words: str | Path) -> subprocess.CompletedProcess[str]:
-        """Run ``l0tre WORDS``."""
+    def run(self, *words: str | Path, source: Path | None = None) -> subprocess.CompletedProcess[str]:
+        """Run ``l0tre WORDS``, of another source if one is given."""
+        environment = self.environment if source is None else {**self.environment, "PYTHONPATH": str(source)}
         command = [sys.executable, "-m", "l0tre", *map(str, words)]
-        return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=240, check=False)
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +107,16 @@ def test_a_cluster_gives_what_one_process_gives(by: str, head: _Head, case: tupl
     alone, there = head.run(*words), head.run(*words, "--cluster", getattr(head, by))
     assert there.returncode == alone.returncode == 0, there.stderr
     assert _figures(there.stdout) == _figures(alone.stdout)
+
+
+def test_workers_of_another_version_are_refused(head: _Head, case: tuple[Path, Path], tmp_path: Path) -> None:
+    package = Path(l0tre.__file__).parent
+    shutil.copytree(package, tmp_path / "l0tre", ignore=shutil.ignore_patterns("__pycache__"))
+    with (tmp_path / "l0tre" / "domain.py").open("a") as file:
+        file.write("# not what the workers have\n")
+    ended = head.run("evaluate", *case, "--cluster", head.plain, source=tmp_path)
+    assert ended.returncode == 2
+    assert re.search(r"the worker .* has l0tre .* instead of .*: install the same", ended.stderr)
 
 
 @pytest.mark.parametrize("protocol", ["", "ray://"])

@@ -2,6 +2,8 @@
 
 import os
 import random
+import re
+import resource
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -116,7 +118,7 @@ def test_maps_are_those_of_one_process() -> None:
 def test_maps_that_cannot_be_drawn_are_named() -> None:
     images = torch.rand(2, 4)
     images[1, 3] = 0.5
-    module = _Poisoned(os.getpid(), dies=False)
+    module = _Poisoned(os.getpid(), "error")
     mask = torch.tensor([True, True, True, False])  # the mark stays
     with pytest.raises(ModelError, match=r"1 of 2 maps could not be drawn: map 2: .*no such value"):
         l0tre.saliency(module.forward, images, domain=l0tre.make_domain((4,), mask=mask), cluster=TWO)
@@ -197,36 +199,54 @@ def test_a_run_outlives_its_workers_and_its_driver(tmp_path: Path, capfd: pytest
 
 
 class _Poisoned(nn.Module):
-    """Fails in every process but one for inputs with a mark, with an error or for good."""
+    """Fails in every process but one for inputs with a mark: with an error, for good, or for want of memory."""
 
-    def __init__(self, process: int, *, dies: bool) -> None:
+    def __init__(self, process: int, how: str) -> None:
         super().__init__()
         self.layer = nn.Linear(4, 2)
         self.process = process
-        self.dies = dies
+        self.how = how
 
     def forward(self, x: Tensor) -> Tensor:
         if os.getpid() != self.process and bool((x[:, 3] == 0.5).any()):
-            if self.dies:
+            if self.how == "death":
                 os._exit(1)
+            if self.how == "memory":
+                _exhaust_memory()
             raise RuntimeError("no such value")
         scores: Tensor = self.layer(x)
         return scores
 
 
-@pytest.mark.parametrize("dies", [False, True])
-def test_an_image_that_always_fails_is_set_aside(tmp_path: Path, *, dies: bool) -> None:
+def _exhaust_memory() -> None:
+    """Ask for more than the process may have."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + 2**26, before[1]))
+    try:
+        torch.ones(2**28)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"), [("error", "no such value"), ("death", "its worker was lost"), ("memory", "memory")]
+)
+def test_an_image_that_always_fails_is_set_aside(
+    how: str, reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     torch.manual_seed(3)
     images = torch.rand(4, 4)
     images[2, 3] = 0.5
     mask = torch.tensor([True, True, True, False])  # the mark stays
     domain = l0tre.make_domain((4,), mask=mask)
-    module = _Poisoned(os.getpid(), dies=dies)
+    module = _Poisoned(os.getpid(), how)
     options: dict[str, Any] = {"domain": domain, "guarantee": "grid", "max_t": 1, "attack_queries": 0}
     alone = l0tre.evaluate(module, images, **options)
     result = l0tre.evaluate(module, images, cluster=TWO, out=tmp_path / "run", **options)
     assert not result.finished
     assert [i.level for i in result.images] == [1, 1, 0, 1]
+    assert re.search(rf"image 2 is set aside after several tries \(.*{reason}.*\)", caplog.text)
     again = l0tre.resume(tmp_path / "run", module)  # in one process it works
     assert again.finished
     assert _essence(again) == _essence(alone)

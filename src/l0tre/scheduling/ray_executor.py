@@ -16,7 +16,8 @@ __all__ = ["RayExecutor"]
 LOOK = 0.2  # seconds between two looks for a wish to stop
 TICK = 1.0  # seconds of work between two reports of a worker, with few workers
 CALLS = 64.0  # reports a second of all workers together
-SHORT = 2.0  # seconds: units that take less are handed out before their worker is idle
+SHORT = 2.0  # seconds: of units that take less, workers have so many, for the end of one is told with the next report
+SEVERAL = 3
 AHEAD = 2  # calls that a worker has before it, so that it need not wait for the next one
 READY = 180.0  # seconds until the first worker must be ready
 LEAVE = 6.0  # seconds until workers that were asked to leave are left alone
@@ -81,8 +82,8 @@ class RayExecutor:
             self._add_worker()
 
     def free(self, seconds: float) -> int:
-        """How many units it wants: one for each idle worker; one more for each if they are short."""
-        most = 2 if 0 < seconds <= SHORT else 1
+        """How many units it wants: one for each idle worker, more for each if they are short."""
+        most = SEVERAL if 0 < seconds <= SHORT else 1
         return sum(max(0, most - len(place.units)) for place in self._places if place.pending_setup is None)
 
     def start(self, unit: int, task: Any) -> None:
