@@ -137,10 +137,22 @@ def test_rows_carried_back_are_better_than_forms_alone() -> None:
     search = search_of(case, 2)
     forms, nodes = forms_of(search), boxes_of(search, case, 2, 60, 2)
     assert forms.tail.start < forms.tail.end
-    alone = replace(forms, tail=replace(forms.tail, start=forms.tail.end, needed=frozenset({forms.tail.end})))
+    nowhere = replace(forms.tail, start=forms.tail.end, needed=frozenset({forms.tail.end}), named={})
+    alone = replace(forms, tail=nowhere)
     ours, theirs = (form_bounds(way, nodes)[0] for way in (forms, alone))
     assert bool((ours >= theirs - 1e-12).all())
     assert bool((ours > theirs + 1e-6).any())
+
+
+def test_errors_that_have_names_cancel_behind_the_next_layer() -> None:
+    case = make_case(RECIPES["two hidden"], 2)
+    search = search_of(case, 1)
+    forms, nodes = forms_of(search), boxes_of(search, case, 1, 60, 2)
+    assert forms.tail.named
+    without = replace(forms, tail=replace(forms.tail, named={}))
+    ours, theirs = (form_bounds(way, nodes)[0] for way in (forms, without))
+    assert bool((ours <= least_margins(search, case, nodes) + 1e-9).all())
+    assert float((ours - theirs).mean()) > 1e-3
 
 
 def test_joints_are_where_nothing_sees_two_groups() -> None:

@@ -7,8 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from l0tre.certify.boxes.forward_forms import Forms, Own, add, bend, ranges, rounded, select
-from l0tre.model.graph import Operation, run_operation
+from l0tre.certify.boxes.forward_forms import Forms, Own, add, bend, make_forward, name_errors, ranges, rounded, select
+from l0tre.certify.boxes.rounding import total
+from l0tre.certify.relax.plan import make_plan
+from l0tre.domain import make_domain
+from l0tre.model.graph import Graph, Operation, run_operation
 from tests.certify.boxes.cases import directions, values_of
 from tests.certify.boxes.test_affine_forms import BENT, NAMES
 
@@ -89,6 +92,35 @@ def test_own_values_that_are_off_are_paid_for() -> None:
 def test_sums_of_products_pay_by_their_sizes() -> None:
     forms = Forms(torch.tensor([[-2.0, 3.0]]).double(), torch.tensor([5.0]).double())
     assert rounded(forms, 2.0**-10).tolist() == [5.0 + 10 * 2.0**-10]
+
+
+@pytest.mark.parametrize("count", [1, 4, 99])
+def test_named_errors_are_variables_that_neurons_share(count: int) -> None:
+    """Each output is its own form at the true errors of the inputs: the named ones by variables, the rest by errors."""
+    generator = torch.Generator().manual_seed(count)
+    forms, _ = random_forms(generator, 50, 2, 6)
+    weight = torch.randn(3, 6, generator=generator, dtype=torch.float64)
+    dense = Operation("linear", (0,), (3,), tensors={"weight": weight, "bias": torch.zeros(3, dtype=torch.float64)})
+    plan = make_plan(Graph((Operation("input", (), (6,)), dense)), make_domain((6,)), torch.device("cpu"))
+    found = name_errors(make_forward(plan), 1, forms, count)
+    named = min(count, 6)
+    assert found.linear.shape == (50, 3 + named, 3)
+    order = forms.error.argsort(1, descending=True)[:, :named]
+    signs = torch.rand(50, 6, generator=generator, dtype=torch.float64) * 2 - 1
+    u = torch.rand(50, 2, generator=generator, dtype=torch.float64) * 2 - 1
+    truth = forms.linear[:, 0] + (forms.linear[:, 1:] * u[:, :, None]).sum(1) + signs * forms.error
+    every = torch.cat([torch.ones(50, 1, dtype=torch.float64), u, signs.gather(1, order)], 1)
+    off = (truth @ weight.T - (found.linear * every[:, :, None]).sum(1)).abs()
+    assert bool((off <= found.error * (1 + 1e-9) + 1e-9).all())
+    if named == 6:
+        assert float(found.error.max()) < 1e-9 * float(forms.error.max())
+
+
+def test_many_sizes_add_up_to_no_less_than_they_are() -> None:
+    """Each 2**-53 is lost beside 1, in whatever order one begins with that."""
+    values = torch.full((4097,), -(2.0**-53), dtype=torch.float64)
+    values[0] = 1.0
+    assert float(total(values, 0)) >= 1 + 2.0**-41
 
 
 @pytest.mark.parametrize("operation", BENT, ids=NAMES)

@@ -76,12 +76,19 @@ def form_bounds(forms: FormInstance, nodes: BoxNodes) -> tuple[Tensor, Tensor]:
     bounds = forms.instance.images.new_full((len(nodes), rivals), math.nan)
     slopes = bounds.new_zeros(len(nodes), rivals, nodes.low[0].numel() if len(nodes) else 0)
     for way, rows in _ways(forms, nodes):
-        size = item_bytes(forms.forward, 1 + nodes.low[0].numel(), way.place, forms.tail.end)
+        size = item_bytes(forms.forward, 1 + nodes.low[0].numel(), way.place, forms.tail.end, forms.tail.named)
         for part in rows.split(max(1, forms.budget // size)):
             chosen = nodes.pick(part)
             together = _together(forms, way, chosen)
             values = carry(
-                forms.forward, forms.instance, forms.drift, chosen.image, way.place, together, forms.tail.needed
+                forms.forward,
+                forms.instance,
+                forms.drift,
+                chosen.image,
+                way.place,
+                together,
+                forms.tail.needed,
+                forms.tail.named,
             )
             bounds[part], slopes[part] = lower_margins(
                 forms.forward, forms.instance, forms.tail, forms.drift, forms.errors, chosen.image, values

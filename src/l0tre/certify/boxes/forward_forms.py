@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from l0tre.certify.boxes.rounding import ELEMENT, TINY, sum_unit
+from l0tre.certify.boxes.rounding import ELEMENT, TINY, sum_unit, total
 from l0tre.certify.relax.instance import Instance
 from l0tre.certify.relax.interval import Interval
 from l0tre.certify.relax.plan import Plan
@@ -31,6 +31,7 @@ __all__ = [
     "carry",
     "item_bytes",
     "make_forward",
+    "name_errors",
     "ranges",
     "rounded",
     "select",
@@ -51,7 +52,7 @@ class Forms:
 
     def radius(self) -> Tensor:
         """How far a value can be from its constant, ``[batch, *shape]``."""
-        return self.linear[:, 1:].abs().sum(1) + self.error
+        return total(self.linear[:, 1:], 1) + self.error
 
     def pick(self, rows: Tensor | slice) -> "Forms":
         """Some entries of the batch."""
@@ -121,7 +122,11 @@ class Own:
 
 def rounded(forms: Forms, unit: float) -> Tensor:
     """The error of forms with what a linear operation's sums can be off by: its absolute weights carry both on."""
-    return forms.error + unit * (forms.linear.abs().sum(1) + forms.error)
+    return forms.error + _rounding(forms, unit)
+
+
+def _rounding(forms: Forms, unit: float) -> Tensor:
+    return unit * (forms.linear.abs().sum(1) + forms.error)
 
 
 def ranges(forms: Forms, before: Tensor, off: Tensor) -> Interval:
@@ -228,6 +233,7 @@ def carry(
     start: int,
     forms: Forms,
     keep: Set[int],
+    named: Mapping[int, int] | None = None,
 ) -> dict[int, Forms]:
     """Carry forms from one operation to others behind it.
 
@@ -239,9 +245,10 @@ def carry(
         start: Where the forms are known; the only connection between what is before and behind it.
         forms: There.
         keep: Operations whose forms are wanted.
+        named: For some dense layers, how many errors of their inputs become variables, see :func:`name_errors`.
 
     Returns:
-        The forms by operation.
+        The forms by operation; behind a dense layer that names errors they have these as further variables.
     """
     operations, plan = forward.plan.graph.operations, forward.plan
     values, found = {start: forms}, {}
@@ -252,15 +259,16 @@ def carry(
         sources = [values[source] for source in operation.inputs if source in values]
         if len(sources) < len(operation.inputs):
             continue  # it does not lie behind
-        values[place] = (
-            _through(instance, drift, image, place, sources[0])
-            if is_nonlinear(operation)
-            else Forms(
+        if is_nonlinear(operation):
+            values[place] = _through(instance, drift, image, place, sources[0])
+        elif named and place in named:
+            values[place] = name_errors(forward, place, sources[0], named[place])
+        else:
+            values[place] = Forms(
                 _run(forward.plain[place], [part.linear.flatten(0, 1) for part in sources], sources[0].linear),
                 run_operation(forward.positive[place], *(rounded(part, forward.units[place]) for part in sources))
                 + TINY,
             )
-        )
         if place in keep:
             found[place] = values[place]
         for source in {*operation.inputs, place}:
@@ -268,6 +276,30 @@ def carry(
                 del values[source]
         instance.pulse()
     return found
+
+
+def name_errors(forward: Forward, place: int, forms: Forms, count: int) -> Forms:
+    """Go through a dense layer, the largest errors of its inputs as variables of their own.
+
+    An error is some number from -1 to 1 times its size, which all neurons behind it share: layers further on can then
+    let it cancel. Its coefficients are a column of the weights, so this costs next to nothing here.
+
+    Args:
+        forward: The network.
+        place: Position of the dense layer.
+        forms: Its inputs.
+        count: How many errors become variables, at the most.
+
+    Returns:
+        Its outputs, with so many variables more.
+    """
+    weight = forward.plan.graph.operations[place].tensors["weight"]
+    largest = forms.error.topk(min(count, forms.error.shape[1]), 1)
+    # What rounding adds stays an error, that of the named ones too.
+    rest = forms.error.scatter(1, largest.indices, 0.0) + _rounding(forms, forward.units[place])
+    columns = weight.T.contiguous()[largest.indices].mul_(largest.values[:, :, None])
+    linear = _run(forward.plain[place], [forms.linear.flatten(0, 1)], forms.linear)
+    return Forms(torch.cat([linear, columns], 1), run_operation(forward.positive[place], rest) + TINY)
 
 
 def _run(operation: Operation, inputs: Sequence[Tensor], like: Tensor) -> Tensor:
@@ -283,9 +315,10 @@ def _through(instance: Instance, drift: Mapping[int, Tensor], image: Tensor, pla
     return (bend if curve_bounds(operation) is not None else select)(operation, forms, own)
 
 
-def item_bytes(forward: Forward, columns: int, first: int, last: int) -> int:
-    """Memory that one entry takes on its way between two operations, about."""
-    shapes: Mapping[int, int] = {
-        place: math.prod(forward.plan.graph.operations[place].shape) for place in range(first, last + 1)
-    }
-    return 8 * max(shapes.values()) * (5 * columns + 10)
+def item_bytes(forward: Forward, columns: int, first: int, last: int, named: Mapping[int, int] | None = None) -> int:
+    """Memory that one entry takes on its way between two operations, about; for ``named`` see :func:`carry`."""
+    most, counts = 0, named or {}
+    for place in range(first, last + 1):
+        columns += counts.get(place, 0)
+        most = max(most, math.prod(forward.plan.graph.operations[place].shape) * (5 * columns + 10))
+    return 8 * most

@@ -17,7 +17,7 @@ from l0tre.certify.relax.plan import Plan
 from l0tre.certify.relax.supported import absolute, curve_bounds, is_nonlinear, linear_bounds
 from l0tre.model.graph import run_operation
 
-__all__ = ["ELEMENT", "PRODUCT", "TINY", "drifts", "sum_unit"]
+__all__ = ["ELEMENT", "PRODUCT", "TINY", "drifts", "sum_unit", "total"]
 
 # The errors of a few operations in a row with numbers of about one size, and of functions such as the exponential: at
 # most some hundred times 2**-53.
@@ -33,6 +33,11 @@ def sum_unit(plan: Plan, place: int) -> float:
     operation = plan.graph.operations[place]
     shapes = [plan.graph.operations[source].shape for source in operation.inputs]
     return PRODUCT * (8.0 + linear_bounds(operation).terms(operation, shapes))
+
+
+def total(values: Tensor, dim: int) -> Tensor:
+    """The sum of absolute values along a dimension, not rounded down: of many, ``ELEMENT`` would not do."""
+    return values.abs().sum(dim) * (1 + 2.0**-52 * values.shape[dim])
 
 
 def drifts(plan: Plan, images: Tensor, base: Mapping[int, Tensor]) -> dict[int, Tensor]:

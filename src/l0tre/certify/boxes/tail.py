@@ -15,7 +15,7 @@ from l0tre.certify.boxes.forward_forms import Forms, Forward, ranges
 from l0tre.certify.boxes.grouped_products import in_groups
 from l0tre.certify.boxes.joints import only_connections
 from l0tre.certify.boxes.margin_errors import ERRORS
-from l0tre.certify.boxes.rounding import ELEMENT, PRODUCT
+from l0tre.certify.boxes.rounding import ELEMENT, PRODUCT, total
 from l0tre.certify.relax.crown import carry
 from l0tre.certify.relax.instance import Instance
 from l0tre.certify.relax.interval import Interval, magnitude
@@ -24,12 +24,13 @@ from l0tre.certify.relax.relaxation import Relaxation, relax
 from l0tre.certify.relax.supported import absolute, curve_bounds, is_nonlinear
 from l0tre.model.graph import run_operation
 from l0tre.model.operations import KINDS
-from l0tre.model.operations.kind import Linear
+from l0tre.model.operations.kind import Linear, Selection
 
 __all__ = ["MarginErrors", "Tail", "lower_margins", "make_margin_errors", "make_tail", "products"]
 
 SHARE = 0.5  # of the cost of the forms that the way back may have
 COLUMNS = 3  # of forms, at least
+NAMED = 128  # errors that become variables, at the most
 CURVE_PRODUCTS = 32  # take as long as what is done for one output of an operation that is not linear
 
 
@@ -42,12 +43,15 @@ class Tail:
         end: The operation whose values the margins' rows read: the last one, or if that is linear what it reads.
         needed: Operations whose forms are needed: both, and what operations in between read that are not linear.
         terms: How many products lie on the way between the scores and the start.
+        named: For dense layers in between that others follow, how many errors of their inputs become variables, see
+            ``forward_forms.name_errors``.
     """
 
     start: int
     end: int
     needed: frozenset[int]
     terms: float
+    named: Mapping[int, int]
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,19 @@ def make_tail(plan: Plan, rivals: int) -> Tail:
     between = range(start + 1, end + 1)
     needed = {source for place in between if is_nonlinear(operations[place]) for source in operations[place].inputs}
     length = 64.0 + sum(terms(operations[place], plan.graph) for place in range(start + 1, last + 1))
-    return Tail(start, end, frozenset({start, end, *needed}), length)
+    return Tail(start, end, frozenset({start, end, *needed}), length, _named(plan, start, end, most))
+
+
+def _named(plan: Plan, start: int, end: int, most: float) -> dict[int, int]:
+    """The first dense layer of a tail that another one follows, and how many variables are affordable behind it."""
+    operations, connections = plan.graph.operations, set(only_connections(plan))
+    dense = [place for place in range(start + 1, end + 1) if operations[place].kind == "linear"]
+    for place in dense[:-1]:
+        behind = range(place + 1, end + 1)
+        alone = place in connections and len(operations[operations[place].inputs[0]].shape) == 1
+        if alone and not any(isinstance(KINDS[operations[later].kind], Selection) for later in behind):
+            return {place: min(NAMED, int(most / sum(products(plan, later) for later in behind)))}
+    return {}
 
 
 def products(plan: Plan, place: int) -> float:
@@ -151,8 +167,8 @@ def lower_margins(
     rows = margin_rows(instance)
     own = instance.margins[image]
     linear, error, size = _by_rows(rows, _row_sizes(instance), image, forms[tail.end])
-    slopes = linear[..., 1:]
-    reach = slopes.abs().sum(2) + error
+    reach = total(linear[..., 1:], 2) + error
+    slopes = linear[..., 1 : forms[tail.start].linear.shape[1]]  # those behind it are named errors
     off = PRODUCT * (8.0 + rows.shape[2]) * size + ELEMENT * (own.abs() + linear[..., 0].abs() + reach)
     bounds = own + linear[..., 0] - reach - off - errors.own[image]
     if tail.start == tail.end:
