@@ -1,6 +1,6 @@
 """Networks and images for ``benchmarks.targets``: layers in words, weights from files, the zoo or a short training."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +38,9 @@ ZOO: dict[str, str] = {
 
 class _Scale(nn.Module):
     """``x * scale + shift``, channel by channel."""
+
+    scale: Tensor
+    shift: Tensor
 
     def __init__(self, scale: Sequence[float], shift: Sequence[float]) -> None:
         super().__init__()
@@ -107,7 +110,10 @@ def gather(path: Path, models: Path, data: Path, names: Iterable[str]) -> None:
         for number, weight in enumerate(weights):
             arrays[f"{name}/{number}"] = weight.numpy()
         arrays[f"{name}/images"], arrays[f"{name}/labels"] = images[right[:IMAGES]], labels[right[:IMAGES]]
-    np.savez_compressed(path, **arrays)
+    save: Callable[..., None] = (
+        np.savez_compressed
+    )  # any array could be named as one of its options, for all mypy knows
+    save(path, **arrays)
 
 
 def _images(data: Path, colour: bool) -> tuple[np.ndarray, np.ndarray]:

@@ -30,7 +30,8 @@ __all__ = ["MarginErrors", "Tail", "lower_margins", "make_margin_errors", "make_
 
 SHARE = 0.5  # of the cost of the forms that the way back may have
 COLUMNS = 3  # of forms, at least
-NAMED = 128  # errors that become variables, at the most
+NAMED = 128  # errors that become variables, at the most,
+NAMED_SHARE = 1 / 16  # and of the cost of the forms that the layers behind may have for them
 CURVE_PRODUCTS = 32  # take as long as what is done for one output of an operation that is not linear
 
 
@@ -87,10 +88,10 @@ def make_tail(plan: Plan, rivals: int) -> Tail:
     between = range(start + 1, end + 1)
     needed = {source for place in between if is_nonlinear(operations[place]) for source in operations[place].inputs}
     length = 64.0 + sum(terms(operations[place], plan.graph) for place in range(start + 1, last + 1))
-    return Tail(start, end, frozenset({start, end, *needed}), length, _named(plan, start, end, most))
+    return Tail(start, end, frozenset({start, end, *needed}), length, _named(plan, start, end, COLUMNS * sum(costs)))
 
 
-def _named(plan: Plan, start: int, end: int, most: float) -> dict[int, int]:
+def _named(plan: Plan, start: int, end: int, cost: float) -> dict[int, int]:
     """The first dense layer of a tail that another one follows, and how many variables are affordable behind it."""
     operations, connections = plan.graph.operations, set(only_connections(plan))
     dense = [place for place in range(start + 1, end + 1) if operations[place].kind == "linear"]
@@ -98,7 +99,8 @@ def _named(plan: Plan, start: int, end: int, most: float) -> dict[int, int]:
         behind = range(place + 1, end + 1)
         alone = place in connections and len(operations[operations[place].inputs[0]].shape) == 1
         if alone and not any(isinstance(KINDS[operations[later].kind], Selection) for later in behind):
-            return {place: min(NAMED, int(most / sum(products(plan, later) for later in behind)))}
+            affordable = int(NAMED_SHARE * cost / sum(products(plan, later) for later in behind))
+            return {place: min(NAMED, affordable)} if affordable else {}
     return {}
 
 
