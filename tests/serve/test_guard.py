@@ -70,6 +70,17 @@ def test_runs_are_found_and_nothing_else(server: Address, folder: Path) -> None:
         assert ask(server, path)[0] == 404
 
 
+def test_runs_with_files_from_elsewhere_are_left_out(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "one", tmp_path / "runs" / "one")
+    assert Runs(tmp_path / "runs").names() == ["one"]
+    for name in ("run.db", "inputs.npz", "bounds.csv"):
+        (tmp_path / "runs" / "one" / name).rename(tmp_path / name)
+        (tmp_path / "runs" / "one" / name).symlink_to(tmp_path / name)
+        assert Runs(tmp_path / "runs").names() == []
+        (tmp_path / "runs" / "one" / name).unlink()
+        (tmp_path / name).rename(tmp_path / "runs" / "one" / name)
+
+
 def test_a_folder_that_is_a_run_shows_that_one(folder: Path) -> None:
     assert Runs(folder / "one").names() == ["one"]
 

@@ -81,8 +81,7 @@ def test_a_run_moves_on_its_page_and_stops(tab: Page, tmp_path: Path) -> None:
     with background(Runs(tmp_path / "runs"), port=port) as address:
         expect(tab.locator("#tiles dd").first).to_have_text(f"{moved.lower:.3f}", timeout=15_000)
         expect(tab.get_by_text("the server has ended")).to_be_hidden()
-        tab.reload()  # this server's own token
-        tab.get_by_role("button", name="stop").click()
+        tab.get_by_role("button", name="stop").click()  # this server has a token of its own
         expect(tab.locator("#phase")).to_have_text("stopping")
         last = list(steps)
         assert last, "the run ends with what there is"
@@ -91,6 +90,18 @@ def test_a_run_moves_on_its_page_and_stops(tab: Page, tmp_path: Path) -> None:
         assert l0tre.resume(run, Weighted()).finished
         expect(tab.locator("#phase")).to_have_text("finished")
     clear_stop(run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tab", [FAILED], indirect=True)
+def test_a_page_of_a_run_that_is_not_there_yet_waits_for_it(tab: Page, tmp_path: Path) -> None:
+    with background(Runs(tmp_path)) as address:
+        tab.goto(address.page("late"))
+        expect(tab.get_by_text("the server says: there is nothing of this name; trying again")).to_be_visible()
+        network = nn.Sequential(nn.Flatten(), nn.Linear(9, 3))
+        l0tre.evaluate(network, torch.rand(4, 1, 3, 3), max_t=1, out=tmp_path / "late", **NO_ATTACK)
+        expect(tab.locator("table.images tbody tr")).to_have_count(4, timeout=20_000)
+        expect(tab.get_by_text("trying again")).to_be_hidden()
 
 
 def test_runs_side_by_side(tab: Page, tmp_path: Path) -> None:

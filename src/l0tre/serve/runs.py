@@ -4,12 +4,14 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from l0tre.store import DATABASE
+from l0tre.store import DATABASE, INPUTS
 
 __all__ = ["Runs"]
 
 DEPTH = 4  # folders below the root: `compare` and `reproduce` keep theirs that deep
 MOST = 2_000  # runs
+# Of a run, those that are read: none may lead out of its folder.
+FILES = {DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", INPUTS, "scores.npz", "maps.npz", "checked.json", "bounds.csv"}
 
 
 class Runs:
@@ -48,8 +50,8 @@ class Runs:
             here = Path(place)
             depth = len(here.relative_to(self.root).parts)
             folders[:] = sorted(name for name in folders if not name.startswith(".")) if depth < DEPTH else []
-            database = here / DATABASE
-            if DATABASE in files and not database.is_symlink() and depth:
+            linked = any((here / name).is_symlink() for name in FILES.intersection(files))
+            if DATABASE in files and depth and not linked:
                 yield here.relative_to(self.root).as_posix(), here
                 count += 1
                 folders.clear()

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from l0tre.errors import L0treError
@@ -144,7 +145,8 @@ def silent_if_old(status: Mapping[str, Any]) -> dict[str, Any]:
 def status_of(folder: Path, found: Snapshot) -> dict[str, Any]:
     """How a run is: ``at work``, ``stopping``, ``stopped`` or ``finished``, and what is known of it.
 
-    A sample has no lower bound, and a run at work says how much of its level is done.
+    A sample has no lower bound, and upper bounds are of images with a witness. A run at work says how much of its level
+    is done.
     """
     exported = _exported_state(folder) == found.state
     if found.finished:
@@ -156,13 +158,14 @@ def status_of(folder: Path, found: Snapshot) -> dict[str, Any]:
     config = found.config
     running = phase in ("at work", "stopping")
     sampled = all(image.guarantee == "sampled" for image in found.images)
+    known = [image.upper for image in found.images if image.witness is not None]
     return {
         "phase": phase,
         "model": config.get("model", {}).get("name", ""),
         "data": config.get("data", {}).get("name", ""),
         "images": len(found.images),
         **({} if sampled else {"lower": round(found.lower, 4)}),
-        "upper": round(found.upper, 4),
+        **({"upper": round(fmean(known), 4)} if known else {}),
         "exact": round(found.converged / len(found.images), 4),
         "unit": found.unit,
         "t": found.t,

@@ -1,12 +1,36 @@
 // Pages that a server sends, and goes on sending: a run at work, the list of runs, runs side by side.
 
-/** Listen to a server's events; the browser connects again by itself, and then gets everything anew. */
+const AGAIN = 3000; // milliseconds until a server that refused is asked again
+
+/** Listen to a server's events; who connects again gets everything anew. */
 function listen(address, handlers, told) {
   const source = new EventSource(address);
   for (const [kind, handler] of Object.entries(handlers)) source.addEventListener(kind, (event) => handler(JSON.parse(event.data || "null")));
   source.onopen = () => told(true);
-  source.onerror = () => told(false);
-  return source;
+  source.onerror = async () => {
+    told(false);
+    if (source.readyState !== EventSource.CLOSED) return; // the browser connects again by itself
+    told(false, await refusal(address));
+    setTimeout(() => listen(address, handlers, told), AGAIN);
+  };
+}
+
+/** Why a server refuses events; empty if it does not. */
+async function refusal(address) {
+  const answer = await fetch(address).catch(() => null);
+  if (answer === null) return "";
+  if (answer.ok) { answer.body.cancel(); return ""; }
+  const text = await answer.text();
+  try { return JSON.parse(text).error; } catch { return text; }
+}
+
+/** Ask for the end of a run; the token of a server that was started anew is on its page. */
+async function askStop(name) {
+  const ask = (token) => fetch(`/api/stop/${pathOf(name)}`, { method: "POST", headers: { "X-L0tre-Stop": token } });
+  const answer = await ask(document.querySelector("meta[name=l0tre-stop]").content);
+  if (answer.status !== 403) return answer;
+  const page = new DOMParser().parseFromString(await (await fetch("/")).text(), "text/html");
+  return ask(page.querySelector("meta[name=l0tre-stop]")?.content ?? "");
 }
 
 function pathOf(name) {
@@ -26,9 +50,9 @@ function follow(main) {
 function connection() {
   const node = el("span", { role: "status" });
   let ended = false;
-  const told = (good) => {
+  const told = (good, why = "") => {
     if (good) ended = false;
-    node.textContent = good ? "" : ended ? "the server has ended: this is the last state it knew" : "connection lost: this is the last known state; trying again";
+    node.textContent = good ? "" : why ? `the server says: ${plain(why)}; trying again` : ended ? "the server has ended: this is the last state it knew" : "connection lost: this is the last known state; trying again";
     node.className = good ? "" : "warning";
   };
   const closed = () => { ended = true; told(false); };
@@ -71,7 +95,7 @@ function followRun(main, name) {
   const stop = el("button", { type: "button", class: "stop", title: "end the run as Ctrl-C does: behind its current step, with everything recorded", hidden: true, onclick: async () => {
     stop.disabled = true;
     failed.textContent = "";
-    const answer = await fetch(`/api/stop/${pathOf(name)}`, { method: "POST", headers: { "X-L0tre-Stop": document.querySelector("meta[name=l0tre-stop]").content } }).catch((error) => error);
+    const answer = await askStop(name).catch((error) => error);
     if (!answer.ok) { stop.disabled = false; failed.textContent = `not stopped: ${(await answer.json?.().catch(() => null))?.error ?? answer.message ?? answer.status}`; }
   } }, "stop");
   const title = el("h1", {}, name), body = el("div", { class: "grid" });
@@ -117,7 +141,7 @@ function followRun(main, name) {
     stop.hidden = !running;
     stop.disabled = state.phase === "stopping";
   };
-  listen(`/api/events/${pathOf(name)}`, { page: begin, change, status: tell, closed }, told);
+  listen(`/api/events/${pathOf(name)}`, { page: begin, change, status: tell, closed }, (good, why) => { if (good) failed.textContent = ""; told(good, why); });
 }
 
 /** Runs at work first, then the newest. */
@@ -127,7 +151,7 @@ function byInterest(a, b) {
 }
 
 const RUN_COLUMNS = [
-  ["name", "run", "text"], ["phase", "state", "text"], ["model", "model", "text"], ["data", "data", "text"], ["images", "images", "number"], ["lower", "lower, mean", "number"], ["upper", "upper, mean", "number"],
+  ["name", "run", "text"], ["phase", "state", "text"], ["model", "model", "text"], ["data", "data", "text"], ["images", "images", "number"], ["lower", "lower, mean", "mean"], ["upper", "upper, mean", "mean"],
   ["exact", "exact", "share"], ["t", "t", "number"], ["seconds", "seconds", "seconds"], ["written", "last step", "moment"],
 ];
 
