@@ -10,6 +10,7 @@ from torch import nn
 
 import l0tre
 from l0tre.api.sinks import told
+from l0tre.errors import ConfigError
 from tests.tools import NO_ATTACK
 
 
@@ -62,6 +63,12 @@ def test_mlflow_gets_metrics(tmp_path: Path) -> None:
     assert run.data.metrics["lower_mean"] == pytest.approx(result.lower)
     assert run.data.params["max_t"] == "2"
     assert run.info.status == "FINISHED"
+
+
+def test_a_place_where_mlflow_keeps_nothing_is_an_error_for_the_user() -> None:
+    pytest.importorskip("mlflow", reason="mlflow is not installed")
+    with pytest.raises(ConfigError, match="set MLFLOW_TRACKING_URI"):
+        l0tre.mlflow_sink("digits", uri="nonsense://nowhere")
 
 
 def test_a_bar_is_shown_on_request_only(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

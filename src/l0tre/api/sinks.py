@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from l0tre.errors import MissingExtraError, require
+from l0tre.errors import ConfigError, MissingExtraError, require
 from l0tre.evaluation.results import Snapshot
 
 __all__ = ["Sink", "mlflow_sink", "tensorboard_sink", "told"]
@@ -69,12 +69,20 @@ def mlflow_sink(experiment: str = "l0tre", *, uri: str | None = None, name: str 
         name: Of the run; default one that MLflow makes up.
 
     Raises:
+        ConfigError: If MLflow cannot keep runs there.
         MissingExtraError: If mlflow is not installed.
     """
-    client = require("mlflow", "mlflow").MlflowClient(tracking_uri=uri)
-    found = client.get_experiment_by_name(experiment)
-    place = client.create_experiment(experiment) if found is None else found.experiment_id
-    run = client.create_run(place, run_name=name).info.run_id
+    mlflow = require("mlflow", "mlflow")
+    try:
+        client = mlflow.MlflowClient(tracking_uri=uri)
+        found = client.get_experiment_by_name(experiment)
+        place = client.create_experiment(experiment) if found is None else found.experiment_id
+        run = client.create_run(place, run_name=name).info.run_id
+    except mlflow.exceptions.MlflowException as error:
+        raise ConfigError(
+            f"MLflow cannot keep runs there ({str(error).strip().splitlines()[0]}): set MLFLOW_TRACKING_URI, such as "
+            "sqlite:///mlflow.db or the address of a server"
+        ) from error
     begun: list[bool] = []
 
     def tell(snapshot: Snapshot) -> None:

@@ -65,7 +65,7 @@ def proof_bar(console: Console, radius: int, *, quiet: bool) -> Iterator[Callabl
         bounds = now.images[0]
         bar.start()
         known = "" if bounds.witness is None else f", an input with {bounds.upper}"
-        text = f"t = {now.t} of {radius}: {bounds.lower} {now.unit}s proved{known}"
+        text = f"t = {now.t} of {radius}: {bounds.lower} {now.unit}{'' if bounds.lower == 1 else 's'} proved{known}"
         bar.update(line, completed=now.level_share, description=text)
 
     try:

@@ -151,8 +151,8 @@ function byInterest(a, b) {
 }
 
 const RUN_COLUMNS = [
-  ["name", "run", "text"], ["phase", "state", "text"], ["model", "model", "text"], ["data", "data", "text"], ["images", "images", "number"], ["lower", "lower, mean", "mean"], ["upper", "upper, mean", "mean"],
-  ["exact", "exact", "share"], ["t", "t", "number"], ["seconds", "seconds", "seconds"], ["written", "last step", "moment"],
+  ["name", "run", "text"], ["phase", "state", "text"], ["lower", "lower, mean", "mean"], ["upper", "upper, mean", "mean"], ["exact", "exact", "share"], ["images", "images", "number"],
+  ["t", "t", "number"], ["model", "model", "text"], ["data", "data", "text"], ["seconds", "seconds", "seconds"], ["written", "last step", "moment"],
 ];
 
 /** The list of all runs: choose some to see them side by side. */
@@ -172,7 +172,7 @@ function followRuns(main) {
     return el("td", { class: kind }, row[key] === undefined ? "" : KINDS[kind](row[key]));
   };
   const draw = () => {
-    const wish = search.value.toLowerCase(), controls = () => [...table.querySelectorAll("a, button, input")];
+    const wish = search.value.trim().toLowerCase(), controls = () => [...table.querySelectorAll("a, button, input")];
     const focus = controls().indexOf(document.activeElement);
     const shown = rows.filter((row) => RUN_COLUMNS.some(([key]) => String(row[key] ?? "").toLowerCase().includes(wish)));
     const key = state.column === null ? null : RUN_COLUMNS[state.column][0];
