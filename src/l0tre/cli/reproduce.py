@@ -250,6 +250,8 @@ def case_5(
     elif not output.quiet:
         screen().print(Markdown(summary.brief))
         say(f"written: {out / 'summary.md'}, {out / 'summary.json'}, {len(summary.files) - 2} tables and pictures")
+        if page := _page(out):
+            say(f"report: {page}")
     if stopped:
         raise typer.Exit(130)
 
@@ -323,15 +325,16 @@ def _show(out: Path, summary: "Summary", output: opt.Output) -> None:
 
 
 def _page(out: Path) -> Path | None:
-    """Write a page of all runs side by side, if that is possible."""
+    """Write a page of all runs side by side, if that is possible; a study without runs has written its own."""
     from l0tre.store import DATABASE, read_snapshot
+    from l0tre.studies.pages import PAGE
 
     try:
         from l0tre.report import runs_page, save_page
 
         runs = {path.parent.relative_to(out).as_posix(): path.parent for path in sorted(out.rglob(DATABASE))}
         if not runs:
-            return None
-        return save_page(runs_page({name: read_snapshot(run) for name, run in runs.items()}), out / "report.html")
+            return out / PAGE if (out / PAGE).is_file() else None
+        return save_page(runs_page({name: read_snapshot(run) for name, run in runs.items()}), out / PAGE)
     except MissingExtraError:
         return None

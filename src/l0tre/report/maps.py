@@ -15,7 +15,7 @@ from l0tre.report.blocks import Block, Document, Head
 from l0tre.report.inputs import make_gallery, plain_number
 from l0tre.report.words import counted
 
-__all__ = ["saliency_page"]
+__all__ = ["map_picture", "saliency_page"]
 
 LISTED = 50  # strongest groups in a table
 COLUMNS = blocks.columns(
@@ -72,7 +72,7 @@ def saliency_page(
         measured = "all" if found.complete else f"{found.share:.1%}"
         facts = {"observed": found.observed, "base": plain_number(found.base, 6), "largest": largest}
         rows.append({"index": index, "label": None, **facts, "measured": measured, "witness": None})
-        extras.append({"map": [plain_number(v, 4) for row in _picture(found) or [] for v in row]})
+        extras.append({"map": [plain_number(v, 4) for row in map_picture(found) or [] for v in row]})
     same = all(image.shape == images[0].shape for image in images)
     stored = names.to_config(indices)
     block, gallery = make_gallery(
@@ -92,7 +92,7 @@ def saliency_page(
 
 def _map_blocks(number: int, title: str, found: SaliencyMap, names: Names) -> list[Block]:
     shown: list[Block] = []
-    picture = _picture(found)
+    picture = map_picture(found)
     note = f"How far each {found.group} alone can lower {_the(found)}, over the values it can take."
     if picture is not None:
         shown.append(blocks.heat(f"map-{number}", title, picture, note=note, unit=found.unit))
@@ -114,7 +114,7 @@ def _the(found: SaliencyMap) -> str:
     return f"the {found.observed}" if found.observed.startswith("score ") else found.observed
 
 
-def _picture(found: SaliencyMap) -> list[list[float]] | None:
+def map_picture(found: SaliencyMap) -> list[list[float]] | None:
     """A map as rows of numbers, ``None`` if inputs are no pictures; of a pixel's channels the strongest."""
     if not is_picture(found.shape):
         return None

@@ -25,6 +25,7 @@ from l0tre.maps.together import lower_together
 from l0tre.model.load import Numbers
 from l0tre.model.network import Network
 from l0tre.studies.attributions import METHODS, attribute, captum_missing
+from l0tre.studies.pages import maps_page, write_page
 from l0tre.studies.summary import Summary
 
 __all__ = ["COUNTS", "MapPlan", "carry_out_maps", "measure", "quality_rows"]
@@ -290,7 +291,9 @@ def _written(
     if not cannot:
         files += [draw_maps(out / f"image-{index}.png", shown) for index, shown in panels.items()]
     means = quality_rows(measures)
-    parts = ["# Case study five: saliency maps\n", f"Data: {plan.data}; colours: {_colours(plan)}.\n", "## Maps\n"]
+    title = "Case study five: saliency maps"
+    files += write_page(out, lambda: maps_page(title, rows, means, panels, COUNTS, plan.data))
+    parts = [f"# {title}\n", f"Data: {plan.data}; colours: {_colours(plan)}.\n", "## Maps\n"]
     parts += [markdown(rows), "\n## Quality, means over all images\n", markdown(means)]
     if missing:
         parts.append(f"\nCaptum's methods were left out: {missing}.")

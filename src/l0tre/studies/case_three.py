@@ -14,6 +14,7 @@ from l0tre.errors import ConfigError, StoreError
 from l0tre.figures.canvas import cannot_draw
 from l0tre.figures.suite import adversarial_curve, coverage_curve
 from l0tre.figures.tables import Rows, markdown, write_csv, write_json, write_text
+from l0tre.studies.pages import suites_page, write_page
 from l0tre.studies.summary import RETRAINED, Summary
 
 __all__ = ["NETWORKS", "SEEDS", "carry_out_case_three", "summarise_case_three"]
@@ -104,18 +105,23 @@ def summarise_case_three(out: Path) -> Summary:
     table: list[dict[str, Any]] = []
     layers: list[dict[str, Any]] = []
     files: list[Path] = []
+    curves: dict[str, Rows] = {}
     for name in names:
         own = [suite for suite in suites if suite["network"] == name]
-        curve = mean_curve(own)
+        curves[name] = curve = mean_curve(own)
         table.append(_row(name, own, curve))
         layers += _by_layer(name, own)
         files += coverage_curve(curve, own[0]["unit"], out / f"{name}-coverage")
         files += adversarial_curve(curve, own[0]["unit"], out / f"{name}-adversarial")
     by_distance = [_distances(name, [suite for suite in suites if suite["network"] == name]) for name in names]
-    files.append(write_csv(out / "suites.csv", [_single(suite) for suite in suites]))
+    singles = [_single(suite) for suite in suites]
+    files.append(write_csv(out / "suites.csv", singles))
     open_ = [suite for suite in suites if not suite["complete"]]
+    title = "Case study three: test generation"
+    notes = [RETRAINED, *(["Not complete: the same command goes on from here."] if open_ else [])]
+    files += write_page(out, lambda: suites_page(title, curves, table, layers, singles, notes))
     parts = [
-        "# Case study three: test generation",
+        f"# {title}",
         RETRAINED,
         *(["**Not complete:** the same command goes on from here."] if open_ else []),
         f"## Coverage, means over seeds\n\n{markdown(_turned(table))}",

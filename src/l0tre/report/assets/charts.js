@@ -269,7 +269,8 @@ function drawChart(block, page) {
   describe();
   const node = el("section", { id: block.id, class: "block chart" }, el("div", { class: "head" }, title, tools), legend, host, told, words, clicks, data);
   charts.add({ node, render });
-  requestAnimationFrame(render);
+  let wide = 0; // of the place for the chart, which is drawn anew where that changes
+  new ResizeObserver(() => { if (host.clientWidth && host.clientWidth !== wide) { wide = host.clientWidth; render(); } }).observe(host);
   node.update = (next) => {
     const chosen = block.variants[number].name;
     block = next;

@@ -23,8 +23,6 @@ function start() {
   } else {
     follow(main);
   }
-  let width = innerWidth;
-  addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; redrawCharts(); } });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawCharts);
   const paper = (on) => () => { document.documentElement.classList.toggle("paper", on); redrawCharts(); };
   addEventListener("beforeprint", paper(true));
