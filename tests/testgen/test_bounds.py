@@ -57,8 +57,12 @@ def test_what_a_sample_reaches_is_never_out_of_reach(seed: int) -> None:
         near = prover_of(case, layers, torch.nextafter(highest, torch.tensor(-torch.inf).double()))
         far = prover_of(case, layers, highest.abs() * 1e6 + 1e6)
         for prover, expected in ((near, torch.zeros_like(known)), (far, known)):
-            out = prover.within(image, count) if count else prover.nowhere(image)
+            every = torch.ones_like(known)
+            out = prover.within(image, count, every) if count else prover.nowhere(image, every)
             assert bool((out == expected).all())
+            if count == 1:  # group by group
+                assert bool((prover.alone(image, every) == expected).all())
+                assert not bool(prover.alone(image, ~every).any())
 
 
 class TwoCurves(nn.Module):

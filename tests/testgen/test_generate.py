@@ -97,6 +97,8 @@ def test_distances_and_proofs_agree_with_brute_force(seed: int) -> None:
     assert torch.equal(suite.distance == 1, nearest == 1)
     assert float((suite.distance[nearest < 99] == nearest[nearest < 99]).double().mean()) > 0.95
     assert suite.exact > int(at_seed.sum())
+    # Every single pixel is bounded by itself.
+    assert float(((suite.lower > 1) | suite.dead)[nearest > 1].double().mean()) > 0.95
 
 
 @pytest.mark.parametrize("seed", [0, 3])

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from l0tre.testgen.found import FAR, Found
+from l0tre.testgen.hits import pack
 from l0tre.testgen.reduce import distances_by, gains, minimal
 
 ROWS = st.integers(1, 6).flatmap(
@@ -16,7 +17,7 @@ ROWS = st.integers(1, 6).flatmap(
 @given(ROWS)
 def test_the_minimal_subset_covers_as_much_and_needs_each_of_its_tests(rows: list[list[bool]]) -> None:
     hits = torch.tensor(rows)
-    chosen = minimal(hits)
+    chosen = minimal(pack(hits))
     assert torch.equal(hits[chosen].any(0) if chosen else torch.zeros(len(rows[0]), dtype=torch.bool), hits.any(0))
     for test in chosen:
         others = [row for row in chosen if row != test]
@@ -26,13 +27,13 @@ def test_the_minimal_subset_covers_as_much_and_needs_each_of_its_tests(rows: lis
 
 def test_gains_count_what_is_new() -> None:
     hits = torch.tensor([[1, 1, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0]], dtype=torch.bool)
-    assert gains(hits).tolist() == [2, 0, 1]
+    assert gains(pack(hits)).tolist() == [2, 0, 1]
 
 
 def test_distances_follow_from_hits() -> None:
     hits = torch.tensor([[1, 0, 0], [1, 1, 0]], dtype=torch.bool)
     open_ = torch.tensor([True, False, True, True])
-    distance, test = distances_by(hits, torch.tensor([1, 3]), 4, open_)
+    distance, test = distances_by(pack(hits), torch.tensor([1, 3]), 4, open_)
     assert distance.tolist() == [1, 0, 3, FAR]
     assert test.tolist() == [0, -1, 1, -1]
 
@@ -52,3 +53,16 @@ def test_the_nearest_test_is_kept_and_of_equal_ones_the_one_that_does_more() -> 
     assert found.distances == [2, 1]
     assert found.test.tolist() == [0, 0, 1]
     assert found.take(better, torch.zeros(1, dtype=torch.int64), torch.tensor([5]), none, torch.tensor([2])) == 0
+
+
+@settings(max_examples=40, deadline=None)
+@given(ROWS)
+def test_packed_rows_are_what_was_packed(rows: list[list[bool]]) -> None:
+    table = torch.tensor(rows)
+    hits, every = pack(table), torch.arange(len(rows))
+    assert torch.equal(hits.rows(every.flip(0)), table.flip(0))
+    assert torch.equal(hits.times(every), table.sum(0))
+    columns = torch.arange(table.shape[1]) % 2 == 0
+    assert torch.equal(hits.counts(every, columns), table[:, columns].sum(1))
+    for neuron, place in enumerate(hits.first(every).tolist()):
+        assert place == next((row for row in range(len(rows)) if rows[row][neuron]), len(rows))

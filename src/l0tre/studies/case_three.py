@@ -1,9 +1,10 @@
 """Case study three: tests that activate every neuron, from one seed image each, averaged over several seeds."""
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
 from l0tre.api.load import load
@@ -74,6 +75,8 @@ def carry_out_case_three(
             if stop():
                 return
             folder = f"{name}-{index}"
+            if _is_complete(out / folder, network.fingerprint, max_l0):
+                continue
             generate_tests(
                 network,
                 select(chosen, indices=[place]),
@@ -84,6 +87,14 @@ def carry_out_case_three(
                 progress=watch(folder),
                 stop=stop,
             )
+
+
+def _is_complete(folder: Path, fingerprint: str, max_l0: int) -> bool:
+    """Whether a folder holds the whole suite of a network, whose tests need not be confirmed again."""
+    path = folder / "suite.json"
+    suite = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    asked = {"fingerprint": fingerprint, "max_l0": max_l0, "complete": True}
+    return {key: suite.get(key) for key in asked} == asked and suite.get("coverage_of_random") is not None
 
 
 def summarise_case_three(out: Path) -> Summary:
@@ -204,9 +215,15 @@ def _distances(name: str, suites: Sequence[Mapping[str, Any]]) -> dict[str, Any]
     row: dict[str, Any] = {"network": name}
     for size in SHOWN:
         row[str(size)] = 100 * fmean(_at(suite, size)["coverage"] for suite in suites)
+    row["standard error at 3"] = _standard_error([100 * _at(suite, 3)["coverage"] for suite in suites])
     row["proved limit at 3"] = 100 * fmean(_limit(suite, 3) for suite in suites)
     row["paper"] = ", ".join(f"{size}: {share}" for size, share in paper.items()) or None
     return row
+
+
+def _standard_error(values: Sequence[float]) -> float | None:
+    """Of the mean; nothing for a single value."""
+    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
 
 
 def _limit(suite: Mapping[str, Any], size: int) -> float:

@@ -1,17 +1,22 @@
 """Proofs that no test is near: every neuron's range over all inputs with so many changed groups, all at once.
 
-The ranges are those of the certified prover (``certify.relax``), over the node of all sets of a size, or over the whole
-domain. What a range leaves out no input attains, whatever real values its groups take.
+The ranges are those of the certified prover: by lines over the node of all sets of a size, or over the whole domain
+(``certify.relax``), and by forms carried forwards from each single group (``certify.boxes``), which are much closer.
+What a range leaves out no input attains, whatever real values its groups take.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from l0tre.certify.regions.nodes import BoxNodes, Nodes, root
+from l0tre.certify.boxes.form_bounds import seeds_of
+from l0tre.certify.boxes.forward_forms import Forms, carry, item_bytes, make_forward, ranges
+from l0tre.certify.boxes.range_parts import full_boxes, halved
+from l0tre.certify.boxes.rounding import drifts
+from l0tre.certify.regions.nodes import BoxNodes, Nodes, join, root
 from l0tre.certify.regions.tree import Tree, make_tree
 from l0tre.certify.relax.bounds import input_ranges
 from l0tre.certify.relax.instance import Instance, make_instance
@@ -26,6 +31,8 @@ from l0tre.testgen.goals import Goals, Target
 __all__ = ["NeuronProver", "make_neuron_prover"]
 
 ROW_BYTES = {"cpu": 2**23, "cuda": 2**30}
+FORM_BYTES = {"cpu": 2**26, "cuda": 2**32}  # forms that are carried together
+HALVINGS = 1  # of the range of a single group's values, at the most
 
 
 @dataclass(frozen=True)
@@ -49,35 +56,97 @@ class NeuronProver:
     pulse: Callable[[], None]
 
     @torch.inference_mode()
-    def within(self, seed: Tensor, count: int) -> Tensor:
+    def within(self, seed: Tensor, count: int, open_: Tensor) -> Tensor:
         """Which neurons no input activates that differs from a seed in at most so many groups.
 
         Args:
             seed: float32 ``[values]``.
             count: Changed groups.
+            open_: bool ``[neurons]``, those that it is asked of.
 
         Returns:
-            bool ``[neurons]``.
+            bool ``[neurons]``, some of these.
         """
         instance, count = self._instance(seed), min(count, self.domain.groups)
-        known = {}
+        known, upto = {}, self._last(open_)
         for position in self.plan.borders:
-            if position:
+            if 0 < position <= upto:
                 down, up = self._largest_effects(instance, position, count)
                 own, slack = instance.base[position], self.plan.slack[position]
                 low, high = own + down.view(own.shape), own + up.view(own.shape)
                 known[position] = ((low - slack).contiguous(), (high + slack).contiguous())
-        return self._left_out(instance, root(0, count, seed.device), known)
+        return self._left_out(instance, root(0, count, seed.device), known, upto) & open_
 
     @torch.inference_mode()
-    def nowhere(self, seed: Tensor) -> Tensor:
+    def alone(self, seed: Tensor, open_: Tensor) -> Tensor:
+        """Which neurons no change of a single group activates, group by group and part by part of its values.
+
+        Args:
+            seed: float32 ``[values]``.
+            open_: bool ``[neurons]``, those that it is asked of.
+
+        Returns:
+            bool ``[neurons]``, some of these.
+        """
+        instance = self._instance(seed)
+        forward, drift = make_forward(self.plan), drifts(self.plan, instance.images, instance.base)
+        asked = [
+            (target, place)
+            for target, place in zip(self.goals.targets, self.places, strict=True)
+            if bool(open_[target.layer.place].any()) and place in drift
+        ]
+        keep = {place for _, place in asked}
+        proved = torch.zeros_like(open_)
+        for target, _ in asked:
+            proved[target.layer.place] = open_[target.layer.place]
+        if not asked:
+            return proved
+        cells = (self.tree.order >= 0).nonzero()[:, 0] + self.tree.slots
+        nodes = full_boxes(instance, 0, cells[:, None])
+        size = item_bytes(forward, 1 + self.domain.members.shape[1], 0, max(keep))
+        most = max(1, FORM_BYTES[seed.device.type] // size)
+        for halving in range(HALVINGS + 1):
+            rest: list[BoxNodes] = []
+            for start in range(0, len(nodes), most):
+                part = nodes.pick(slice(start, start + most))
+                found = carry(forward, instance, drift, part.image, 0, seeds_of(instance, part), keep)
+                left = self._attainable(asked, found, instance, drift, part) & open_
+                if halving == HALVINGS:
+                    proved &= ~left.any(0)
+                else:
+                    rest.append(part.pick(left.any(1)))
+            if halving == HALVINGS or not any(map(len, rest)):
+                break
+            nodes = halved(join(rest), 1)
+        return proved
+
+    def _attainable(
+        self,
+        asked: Sequence[tuple[Target, int]],
+        found: Mapping[int, Forms],
+        instance: Instance,
+        drift: Mapping[int, Tensor],
+        nodes: BoxNodes,
+    ) -> Tensor:
+        """Which neurons some input of each node may activate, for all that its forms say; bool ``[nodes, neurons]``."""
+        answer = torch.ones(len(nodes), self.goals.count, dtype=torch.bool, device=nodes.image.device)
+        for target, place in asked:
+            values = ranges(found[place], instance.base[place][nodes.image], drift[place][nodes.image])
+            highest = self._top(target, *values)
+            # Written so that NaN proves nothing.
+            answer[:, target.layer.place] = ~(highest <= self.goals.thresholds[target.layer.place])
+        return answer
+
+    @torch.inference_mode()
+    def nowhere(self, seed: Tensor, open_: Tensor) -> Tensor:
         """Which neurons no input of the domain activates that agrees with a seed in what never changes.
 
         Args:
             seed: float32 ``[values]``.
+            open_: bool ``[neurons]``, those that it is asked of.
 
         Returns:
-            bool ``[neurons]``.
+            bool ``[neurons]``, some of these.
         """
         device, slots = seed.device, (self.tree.order >= 0).nonzero()[:, 0]
         groups = self.tree.order[slots]
@@ -88,36 +157,43 @@ class NeuronProver:
         )
         zero = torch.zeros(1, dtype=torch.int64, device=device)
         nodes = BoxNodes(zero, (slots + self.tree.slots)[None], low, high, zero)
-        return self._left_out(self._instance(seed), nodes, {})
+        return self._left_out(self._instance(seed), nodes, {}, self._last(open_)) & open_
 
     def _instance(self, seed: Tensor) -> Instance:
         label = AllRivals(torch.zeros(1, dtype=torch.int64, device=seed.device))
         instance = make_instance(self.plan, self.tree, self.domain, seed[None], label, 0, 0)
         return replace(instance, pulse=self.pulse)
 
-    def _left_out(self, instance: Instance, nodes: Nodes, known: dict[int, Interval]) -> Tensor:
-        ranges = input_ranges(instance, nodes, ROW_BYTES[self.plan.device.type], known)
+    def _last(self, open_: Tensor) -> int:
+        """The last position whose ranges tell of some neurons."""
+        read = zip(self.goals.targets, self.places, strict=True)
+        return max((place for target, place in read if bool(open_[target.layer.place].any())), default=0)
+
+    def _left_out(self, instance: Instance, nodes: Nodes, known: dict[int, Interval], upto: int) -> Tensor:
+        found = input_ranges(instance, nodes, ROW_BYTES[self.plan.device.type], known, upto)
         highest = [
-            self._highest(target, place, ranges) for target, place in zip(self.goals.targets, self.places, strict=True)
+            self._highest(target, place, found) for target, place in zip(self.goals.targets, self.places, strict=True)
         ]
         # Written so that NaN proves nothing.
         return torch.cat(highest) <= self.goals.thresholds
 
-    def _highest(self, target: Target, place: int, ranges: dict[int, Interval]) -> Tensor:
+    def _highest(self, target: Target, place: int, found: Mapping[int, Interval]) -> Tensor:
         """The largest values that a layer's neurons attain, float64 ``[neurons]``; infinite where nothing is known."""
-        nothing = torch.full((target.layer.size,), math.inf, dtype=torch.float64, device=self.plan.device)
-        if place not in ranges:
-            return nothing
-        low, high = ranges[place]
+        if place not in found:
+            return torch.full((target.layer.size,), math.inf, dtype=torch.float64, device=self.plan.device)
+        return self._top(target, *found[place])[0]
+
+    def _top(self, target: Target, low: Tensor, high: Tensor) -> Tensor:
+        """The largest values of a layer's neurons ``[nodes, neurons]``, from the ranges of what it reads."""
         if target.watched != target.layer.position:
-            return high[0].flatten()
+            return high.flatten(1)
         operation = self.goals.wide.operations[target.layer.position]
         curve = curve_bounds(operation)
         if curve is None:  # a clip, which the plan writes as other operations
-            return nothing
-        top = curve.interval(operation, low, high)[1][0]
+            return torch.full_like(high, math.inf).flatten(1)
+        top = curve.interval(operation, low, high)[1]
         # The curve's own rounding; see ``relax.plan`` for the slack of what it reads.
-        return (top + 1e-12 * (1 + top.abs())).flatten()
+        return (top + 1e-12 * (1 + top.abs())).flatten(1)
 
     def _largest_effects(self, instance: Instance, position: int, most: int) -> tuple[Tensor, Tensor]:
         """What changing so many groups can take from, and add to, each value of an affine position, exactly.

@@ -17,7 +17,7 @@ from l0tre.testgen.goals import Goals, Target
 from l0tre.testgen.sweep import Ranked
 from l0tre.testgen.units import Bench, Desk
 
-__all__ = ["climb"]
+__all__ = ["climb", "slope_of"]
 
 BEAMS = 2  # inputs that go on for each neuron
 PROPOSED = 2  # groups that each kind of gradient proposes for an input
@@ -105,7 +105,7 @@ def _step(bench: Bench, target: Target, beams: Beams, kept: int) -> tuple[Beams,
     low, high = ends(domain, original)
     proposals: list[tuple[Tensor, Tensor]] = []
     for soft in (False, True):
-        slope = _slope(goals, target, x, owner, soft)
+        slope = slope_of(goals, target, x, owner, soft=soft)
         promise, corner = _promise(domain, slope, x, low, high)
         top = promise.masked_fill_(changed, -torch.inf).topk(min(PROPOSED, domain.groups), 1).indices
         values = corner[:, None].expand(-1, top.shape[1], -1).gather(2, domain.members[top])
@@ -133,7 +133,7 @@ def _step(bench: Bench, target: Target, beams: Beams, kept: int) -> tuple[Beams,
     return Beams(beams.neurons, beams.seeds, new_x, new_changed, best, mark, stale, most, beams.order), spent
 
 
-def _slope(goals: Goals, target: Target, x: Tensor, neurons: Tensor, soft: bool) -> Tensor:
+def slope_of(goals: Goals, target: Target, x: Tensor, neurons: Tensor, *, soft: bool) -> Tensor:
     """Gradient of each row's own neuron, ``[rows, values]``."""
     with torch.inference_mode(False), torch.enable_grad():
         inputs = x.clone().requires_grad_()

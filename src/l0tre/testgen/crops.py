@@ -75,6 +75,19 @@ class Crop:
             window = run_operation(stage.operation, window)
         return window.flatten(1).gather(1, channel[:, None])[:, 0]
 
+    def pixels(self, neurons: Tensor) -> Tensor:
+        """Where the window of each neuron lies in the flattened input, int64 ``[rows, values]``; -1 outside of it."""
+        height, width = self.plane
+        channels, rows, columns = self.shape
+        (y, y_inside), (z, z_inside) = (
+            _lines(self.stages[0], 0, neurons // width % height),
+            _lines(self.stages[0], 1, neurons % width),
+        )
+        plane = ((y * columns)[:, :, None] + z[:, None])[:, None]
+        index = plane + torch.arange(channels, device=neurons.device)[:, None, None] * rows * columns
+        inside = (y_inside[:, :, None] & z_inside[:, None])[:, None]
+        return torch.where(inside, index, -1).flatten(1)
+
 
 def _lines(stage: _Stage, axis: int, outputs: Tensor) -> tuple[Tensor, Tensor]:
     """Rows or columns of each window, int64 ``[windows, size]``, and which of them are on the map."""

@@ -1,4 +1,4 @@
-"""Generation, step by step: seeds, single changes, climbs, proofs, smaller tests, and chance for comparison."""
+"""Generation, step by step: seeds, single changes, climbs, many changes, smaller tests, proofs; chance to compare."""
 
 import math
 import time
@@ -16,16 +16,18 @@ from l0tre.errors import InternalError
 from l0tre.halting import Halted
 from l0tre.memory import default_budget
 from l0tre.model.network import Network
+from l0tre.testgen.ascent import ascend
 from l0tre.testgen.climb import climb
 from l0tre.testgen.found import FAR, Found
 from l0tre.testgen.goals import Goals, make_goals
 from l0tre.testgen.sweep import KEPT, Ranked, corner_points, sweep
 from l0tre.testgen.tighten import tighten
+from l0tre.testgen.transfer import transfer
 from l0tre.testgen.units import Bench, Desk
 
 __all__ = ["STAGES", "Settings", "State", "begin", "generate", "make_bench"]
 
-STAGES = ("sweep", "search", "proofs", "tighten", "baseline")
+STAGES = ("sweep", "search", "tighten", "proofs", "baseline")
 SWEPT = 16  # seeds that climbs start from: those from which most neurons seem near
 NEAR = 3  # changes that a seed is judged by
 PART = 8  # of the memory budget that a batch of inputs may take is one part in so many
@@ -151,7 +153,7 @@ def generate(bench: Bench, desk: Desk, settings: Settings, state: State) -> Iter
     Yields:
         After every step, what was done, in words.
     """
-    steps = {"search": _search, "proofs": _prove, "tighten": _tighten, "baseline": _chance}
+    steps = {"search": _search, "tighten": _tighten, "proofs": _prove, "baseline": _chance}
     if settings.baseline and "baseline" in state.done and not len(state.random):  # an earlier call was without
         state.done.remove("baseline")
     for name, stage in steps.items():
@@ -202,6 +204,11 @@ def _search(bench: Bench, desk: Desk, _: Settings, state: State) -> Iterator[str
         for step, cost in enumerate(climb(desk, bench, layer, chosen, ranked), start=2):
             state.queries += cost
             yield f"{target.layer.name}, {step} changes"
+    for layer, target in enumerate(goals.targets):
+        for look in (transfer, ascend, transfer):
+            if bool((state.found.distance[target.layer.place] >= FAR).any()):
+                state.queries += look(desk, bench, layer, chosen)
+                yield f"{target.layer.name}, many changes"
 
 
 @torch.inference_mode()
@@ -231,27 +238,30 @@ def _prove(bench: Bench, desk: Desk, settings: Settings, state: State) -> Iterat
     if isinstance(bench.prover, str):
         state.notes.append(f"nothing is proved: {bench.prover}")
         return
-    frozen = torch.ones(bench.seeds.shape[1], dtype=torch.bool, device=goals.device)
-    frozen[bench.domain.members.flatten()] = False
-    kinds = bench.seeds[:, frozen].unique(dim=0, return_inverse=True)[1].tolist() if bool(frozen.any()) else [0]
-    firsts = [kinds.index(kind) for kind in sorted(set(kinds))]
-    dead = torch.ones_like(state.dead)
-    for proved in desk.values("dead neurons", len(firsts), lambda place: (_nowhere, firsts[place])):
-        dead &= _all_of(proved, dead)
-        yield "dead neurons"
-    state.dead |= dead
+    missed = found.distance >= FAR
+    if bool(missed.any()):
+        frozen = torch.ones(bench.seeds.shape[1], dtype=torch.bool, device=goals.device)
+        frozen[bench.domain.members.flatten()] = False
+        kinds = bench.seeds[:, frozen].unique(dim=0, return_inverse=True)[1].tolist() if bool(frozen.any()) else [0]
+        firsts, dead = [kinds.index(kind) for kind in sorted(set(kinds))], missed.clone()
+        for own in desk.values("dead neurons", len(firsts), lambda place: (_nowhere, firsts[place], missed)):
+            dead &= _all_of(own, dead)
+            yield "dead neurons"
+        state.dead |= dead
+    hopeless = torch.zeros_like(state.dead)
     for count in range(1, settings.proofs + 1):
         # Only where the best test is farther is there something to prove.
-        proved = (found.distance > count) & (state.lower == count) & ~state.dead
-        words = f"proofs within {count} changes"
-        for own in desk.values(words, len(bench.seeds) * bool(proved.any()), partial(_proof, count)):
+        open_ = (found.distance > count) & (state.lower == count) & ~state.dead & ~hopeless
+        proved, words = open_.clone(), f"proofs within {count} changes"
+        for own in desk.values(words, len(bench.seeds) * bool(open_.any()), partial(_proof, count, open_)):
             proved &= _all_of(own, proved)
             yield words
             if not bool(proved.any()):
                 break
-        if not bool(proved.any()):
-            break
         state.lower[proved] = count + 1
+        for target in goals.targets if count > 1 else ():
+            if not bool(proved[target.layer.place].any()):  # more changes can only do more
+                hopeless[target.layer.place] = True
     wrong = (state.dead & (found.distance < FAR)) | (state.lower > found.distance)
     if bool(wrong.any()):
         raise InternalError(
@@ -265,19 +275,20 @@ def _all_of(proved: Tensor | None, like: Tensor) -> Tensor:
     return torch.zeros_like(like) if proved is None else proved
 
 
-def _proof(count: int, seed: int) -> tuple[object, ...]:
-    return _within, seed, count
+def _proof(count: int, open_: Tensor, seed: int) -> tuple[object, ...]:
+    return _within, seed, count, open_
 
 
-def _nowhere(bench: Bench, _: Found, seed: int) -> Tensor:
+def _nowhere(bench: Bench, _: Found, seed: int, open_: Tensor) -> Tensor:
     assert not isinstance(bench.prover, str)
-    return bench.prover.nowhere(bench.seeds[seed])
+    return bench.prover.nowhere(bench.seeds[seed], open_)
 
 
-def _within(bench: Bench, _: Found, seed: int, count: int) -> Tensor:
+def _within(bench: Bench, _: Found, seed: int, count: int, open_: Tensor) -> Tensor:
     bench.pulse()
     assert not isinstance(bench.prover, str)
-    return bench.prover.within(bench.seeds[seed], count)
+    own = bench.seeds[seed]
+    return bench.prover.alone(own, open_) if count == 1 else bench.prover.within(own, count, open_)
 
 
 def _tighten(bench: Bench, desk: Desk, _: Settings, state: State) -> Iterator[str]:

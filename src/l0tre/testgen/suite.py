@@ -275,7 +275,7 @@ def make_suite(
     """
     open_ = state.found.distance > 0
     memory = 2**28 if goals.device.type == "cpu" else 2**32
-    kept, hits = needed_tests(goals, state.found, open_, memory, pulse)
+    kept, hits = needed_tests(goals, state.found, open_, settings.max_l0, memory, pulse)
     numbers = kept.tolist()
     sizes = torch.tensor([state.found.distances[test] for test in numbers], dtype=torch.int64)
     distance, nearest = distances_by(hits, sizes.to(goals.device), goals.count, open_)

@@ -6,10 +6,13 @@ import torch
 from torch import Tensor
 
 from l0tre.admission import admit
+from l0tre.testgen.climb import slope_of
 from l0tre.testgen.found import Found
 from l0tre.testgen.units import Bench, Desk
 
 __all__ = ["tighten"]
+
+MANY = 16  # changed groups of a test beyond which many are restored at once first
 
 
 @torch.inference_mode()
@@ -27,15 +30,20 @@ def tighten(desk: Desk, bench: Bench, number: int) -> float:
     goals, found = bench.goals, desk.found
     target = goals.targets[number]
     place = target.layer.place
-    neurons = ((found.distance[place] > 1) & (found.test[place] >= 0)).nonzero()[:, 0] + target.layer.start
-    spent = 0.0
+    what, spent = f"smaller tests of {target.layer.name}", 0.0
     each = goals.own_bytes(target) + 16 * bench.seeds.shape[1]
+    many = _tested(found, place, MANY)
+    parts = many.split(max(1, bench.memory // (4 * each))) if len(many) else ()
+    tests = [found.test[part].tolist() for part in parts]
+    for value in desk.values(what, len(parts), _units(found, _restore_many, number, parts, tests)):
+        spent += 0.0 if value is None else value
+    neurons = _tested(found, place, 1)
     while len(neurons):
         longest = int(found.distance[neurons].max())
         parts = neurons.split(max(1, bench.memory // (each * longest)))
         tests = [found.test[part].tolist() for part in parts]  # as they are before the round
         again = [neurons[:0]]
-        what, units = f"smaller tests of {target.layer.name}", _units(found, number, parts, tests)
+        units = _units(found, _restore_one, number, parts, tests)
         for value in desk.values(what, len(parts), units):
             if value is not None:
                 spent += value[0]
@@ -44,16 +52,76 @@ def tighten(desk: Desk, bench: Bench, number: int) -> float:
     return spent
 
 
+def _tested(found: Found, place: slice, distance: int) -> Tensor:
+    """A layer's neurons whose tests are farther than that, int64 ``[neurons]``."""
+    return ((found.distance[place] > distance) & (found.test[place] >= 0)).nonzero()[:, 0] + place.start
+
+
 def _units(
-    found: Found, number: int, parts: Sequence[Tensor], tests: Sequence[list[int]]
+    found: Found,
+    function: Callable[..., object],
+    number: int,
+    parts: Sequence[Tensor],
+    tests: Sequence[list[int]],
 ) -> Callable[[int], tuple[object, ...]]:
     def make(place: int) -> tuple[object, ...]:
         own = tests[place]
         x = torch.stack([found.inputs[test] for test in own])
         seeds = torch.tensor([found.seeds[test] for test in own], device=x.device)
-        return _restore_one, number, parts[place], x, seeds
+        return function, number, parts[place], x, seeds
 
     return make
+
+
+@torch.inference_mode()
+def _restore_many(bench: Bench, found: Found, target_number: int, neurons: Tensor, x: Tensor, number: Tensor) -> float:
+    """Restore the groups that the gradient says matter least, as many at once as can be, until none of them can go.
+
+    The half of them is tried, a quarter, ..., and one; the largest share that a neuron can do without goes.
+
+    Args:
+        bench: As in :func:`_restore_one`, like what follows.
+        found: Likewise.
+        target_number: Likewise.
+        neurons: Likewise.
+        x: Likewise.
+        number: Likewise.
+
+    Returns:
+        What it cost.
+    """
+    goals, domain, memory = bench.goals, bench.domain, bench.memory
+    target, original, x = goals.targets[target_number], bench.seeds[number], x.clone()
+    open_, spent = torch.arange(len(x), device=x.device), 0.0
+    real = torch.arange(domain.members.shape[1], device=x.device) < domain.sizes[:, None]
+    while len(open_):
+        bench.pulse()
+        now, own = x[open_], original[open_]
+        slope = slope_of(goals, target, now, neurons[open_], soft=False)
+        moved = now != own
+        weight = ((slope * (now - own))[:, domain.members] * real).sum(2)
+        changed = moved[:, domain.members].any(2)
+        rank = weight.masked_fill(~changed, torch.inf).argsort(1).argsort(1)
+        count = changed.sum(1)
+        best, done = now, torch.zeros(len(open_), dtype=torch.bool, device=x.device)
+        for halving in range(1, domain.groups.bit_length() + 1):
+            share = count >> halving
+            if not bool((share > 0).any()):
+                break
+            gone = (rank < share[:, None]) & changed
+            restored = torch.zeros_like(moved).scatter_(
+                1, domain.members.flatten().expand(len(now), -1), gone.repeat_interleave(domain.members.shape[1], 1)
+            )
+            tried = admit(domain, own, torch.where(restored, own, now))
+            hit = (goals.own_excess(target, tried, neurons[open_]) > 0) & ~done & (share > 0)
+            best, done = torch.where(hit[:, None], tried, best), done | hit
+            spent += goals.share(target) * len(tried)
+        x[open_] = best
+        open_ = open_[done]
+    for rows in torch.arange(len(x), device=x.device).split(max(1, memory // (3 * goals.row_bytes))):
+        sizes = (x[rows] != original[rows])[:, domain.members].any(2).sum(1)
+        found.take(x[rows], number[rows], sizes, goals.excess(x[rows]) > 0, neurons[rows])
+    return spent + len(x)
 
 
 @torch.inference_mode()

@@ -20,7 +20,7 @@ from l0tre.certify.boxes.window_forms import Items, LocalNetwork, spread, stages
 from l0tre.certify.regions.nodes import BoxNodes
 from l0tre.certify.relax.instance import Instance
 
-__all__ = ["FormInstance", "form_bounds", "make_form_instance"]
+__all__ = ["FormInstance", "form_bounds", "make_form_instance", "seeds_of"]
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def _alone(forms: FormInstance, end: int, nodes: BoxNodes) -> Forms:
         place = max(place for place in windows.plan.joints if place <= end)
         found = _in_windows(forms, windows, nodes, place, (1, 1))
         return carry(forms.forward, forms.instance, forms.drift, nodes.image, place, found, {end})[end]
-    seeds = _seeds(forms.instance, nodes)
+    seeds = seeds_of(forms.instance, nodes)
     return carry(forms.forward, forms.instance, forms.drift, nodes.image, 0, seeds, {end})[end]
 
 
@@ -221,8 +221,8 @@ def _distinct(nodes: BoxNodes) -> tuple[BoxNodes, Tensor]:
     return alone, where.view(-1, t)
 
 
-def _seeds(instance: Instance, nodes: BoxNodes) -> Forms:
-    """What changes at the input."""
+def seeds_of(instance: Instance, nodes: BoxNodes) -> Forms:
+    """The forms of what changes at the input, of nodes of single groups or more."""
     members = instance.members[nodes.cells - instance.tree.slots].flatten(1)  # [nodes, width]
     own = torch.nn.functional.pad(instance.images[nodes.image], (0, 1)).gather(1, members)
     low, high = nodes.low.flatten(1), nodes.high.flatten(1)

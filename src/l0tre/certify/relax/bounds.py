@@ -161,7 +161,11 @@ def is_proved(instance: Instance, nodes: Nodes, margins: Tensor) -> Tensor:
 
 
 def input_ranges(
-    instance: Instance, nodes: Nodes, row_bytes: int, known: Mapping[int, Interval] = NOTHING
+    instance: Instance,
+    nodes: Nodes,
+    row_bytes: int,
+    known: Mapping[int, Interval] = NOTHING,
+    upto: int | None = None,
 ) -> dict[int, Interval]:
     """The ranges of what nonlinear operations read, by their source's position, each ``[nodes, *shape]``.
 
@@ -170,12 +174,13 @@ def input_ranges(
         nodes: All of one kind.
         row_bytes: Memory for the rows of a layer that are carried together.
         known: Ranges of some positions that need not be worked out, rounding included.
+        upto: The last position that is asked for; ``None`` for all.
 
     Returns:
         The ranges.
     """
     kept: dict[int, Interval] = {}
-    _relaxations(instance, nodes, row_bytes, kept, known)
+    _relaxations(instance, nodes, row_bytes, kept, known, upto)
     return kept
 
 
@@ -185,6 +190,7 @@ def _relaxations(
     row_bytes: int,
     kept: dict[int, Interval] | None = None,
     known: Mapping[int, Interval] = NOTHING,
+    upto: int | None = None,
 ) -> tuple[dict[int, Relaxation], dict[int, Interval]]:
     """The lines of every nonlinear operation, each from the ranges of the layers before it, which ``kept`` receives.
 
@@ -195,7 +201,9 @@ def _relaxations(
     ranges: dict[int, Interval] = {}
     lines: dict[int, Relaxation] = {}
     handed: dict[int, Interval] = {}
-    final = max((p for p, operation in enumerate(graph) if is_nonlinear(operation)), default=0)
+    asked = len(graph) if upto is None else upto
+    read = (p for p, operation in enumerate(graph) if is_nonlinear(operation) and min(operation.inputs) <= asked)
+    final = max(read, default=0)
     boxes = isinstance(nodes, BoxNodes)
     for position in range(final + 1):
         operation = graph[position]
