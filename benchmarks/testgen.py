@@ -27,7 +27,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=540.0, help="after which this session ends")
     options = parser.parse_args()
     names = options.networks.split(",")
-    end = time.monotonic() + options.seconds
+    end = time.monotonic() + float(options.seconds)
 
     def late() -> bool:
         return time.monotonic() >= end

@@ -33,10 +33,10 @@ def ascend(desk: Desk, bench: Bench, number: int, chosen: Tensor) -> float:
     missed = (desk.found.distance[target.layer.place] >= FAR).nonzero()[:, 0] + target.layer.start
     each = STARTS * (bench.goals.own_bytes(target) + 32 * bench.seeds.shape[1])
     parts = missed.split(max(1, bench.memory // each)) if len(missed) else ()
-    units = desk.values(
+    costs = desk.values(
         f"ascent of {target.layer.name}", len(parts), lambda place: (_rise, number, parts[place], chosen[parts[place]])
     )
-    return sum(value for value in units if value is not None)
+    return sum((float(cost) for cost in costs if cost is not None), 0.0)
 
 
 @torch.inference_mode()

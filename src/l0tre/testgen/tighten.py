@@ -12,7 +12,7 @@ from l0tre.testgen.units import Bench, Desk
 
 __all__ = ["tighten"]
 
-MANY = 16  # changed groups of a test beyond which many are restored at once first
+MANY = 48  # changed groups of a test beyond which many are restored at once first
 
 
 @torch.inference_mode()
@@ -54,7 +54,8 @@ def tighten(desk: Desk, bench: Bench, number: int) -> float:
 
 def _tested(found: Found, place: slice, distance: int) -> Tensor:
     """A layer's neurons whose tests are farther than that, int64 ``[neurons]``."""
-    return ((found.distance[place] > distance) & (found.test[place] >= 0)).nonzero()[:, 0] + place.start
+    own: Tensor = (found.distance[place] > distance) & (found.test[place] >= 0)
+    return own.nonzero()[:, 0] + place.start
 
 
 def _units(

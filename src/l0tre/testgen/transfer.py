@@ -37,8 +37,8 @@ def transfer(desk: Desk, bench: Bench, number: int, chosen: Tensor) -> float:
     distance = desk.found.distance[target.layer.place].view(target.layer.shape[0], -1)
     channels = ((distance >= FAR).any(1) & (distance < FAR).any(1)).nonzero()[:, 0].tolist()
     units = _units(desk.found, bench, number, chosen, channels)
-    what = f"windows of {target.layer.name}"
-    return sum(value for value in desk.values(what, len(channels), units) if value is not None)
+    costs = desk.values(f"windows of {target.layer.name}", len(channels), units)
+    return sum((float(cost) for cost in costs if cost is not None), 0.0)
 
 
 def _units(
