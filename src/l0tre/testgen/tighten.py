@@ -54,8 +54,9 @@ def tighten(desk: Desk, bench: Bench, number: int) -> float:
 
 def _tested(found: Found, place: slice, distance: int) -> Tensor:
     """A layer's neurons whose tests are farther than that, int64 ``[neurons]``."""
-    own: Tensor = (found.distance[place] > distance) & (found.test[place] >= 0)
-    return own.nonzero()[:, 0] + place.start
+    own = (found.distance[place] > distance) & (found.test[place] >= 0)
+    numbers: Tensor = own.nonzero()[:, 0] + place.start
+    return numbers
 
 
 def _units(
