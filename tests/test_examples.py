@@ -54,6 +54,7 @@ NAMES = [
     "breast_cancer",
     "certify",
     "evaluate_module",
+    "german_credit",
     "mixed_table",
     "tabular",
 ]
@@ -181,3 +182,27 @@ def test_mixed_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
             assert bool((after[:2] >= before[:2]).all())
             assert torch.equal(after[:3], after[:3].round())
             assert after[4] == before[4]
+
+
+def test_german_credit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.manual_seed(0)
+    months, owns = torch.randint(4, 60, (100,)).tolist(), torch.randint(3, (100,)).tolist()
+    kinds = ("own", "rent", "for free")
+    lines = [f"{m},{kinds[k]},{'good' if m < 40 - 15 * k else 'bad'}" for m, k in zip(months, owns, strict=True)]
+    table = tmp_path / "credit.csv"
+    table.write_text("\n".join(["duration,housing,class", *lines]))
+    result = load_example("german_credit").main(table, tmp_path / "run")
+    check_bounds(result, max_t=2)
+    assert {image.guarantee for image in result} == {"certified"}
+    assert " unless " in capsys.readouterr().out
+    for image in result:
+        if image.witness is not None:
+            words = torch.eye(3)[owns[image.index]]
+            after = image.witness.apply(torch.cat([torch.tensor([float(months[image.index])]), _in_order(words)]))
+            assert after[0] == after[0].round()
+            assert after[1:].sort().values.tolist() == [0, 0, 1]
+
+
+def _in_order(words: Tensor) -> Tensor:
+    """Columns of ``own``, ``rent``, ``for free`` as pandas orders them: ``for free``, ``own``, ``rent``."""
+    return words[[2, 0, 1]]

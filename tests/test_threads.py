@@ -28,6 +28,21 @@ def test_quota_of_a_container(tmp_path: Path, files: dict[str, str], quota: floa
         assert usable_cpus(tmp_path) == 1
 
 
+@pytest.mark.parametrize("line", ["0::/batch/job", "4:cpu,cpuacct:/batch/job"])
+def test_quota_of_a_group_that_is_no_container(tmp_path: Path, line: str) -> None:
+    own = tmp_path / "own"
+    own.write_text(f"7:memory:/elsewhere\n{line}\n")
+    top = tmp_path if line.startswith("0::") else tmp_path / "cpu"
+    (top / "batch" / "job").mkdir(parents=True)
+    for folder, quota in ((top / "batch", 50000), (top / "batch" / "job", 150000)):
+        if line.startswith("0::"):
+            (folder / "cpu.max").write_text(f"{quota} 100000\n")
+        else:
+            (folder / "cpu.cfs_quota_us").write_text(str(quota))
+            (folder / "cpu.cfs_period_us").write_text("100000")
+    assert cpu_quota(tmp_path, own) == 0.5
+
+
 def test_threads_are_those_of_before_afterwards() -> None:
     before = torch.get_num_threads()
     with using_threads(before + 1):

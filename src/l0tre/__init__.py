@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from l0tre.certify.checker.certificate import read_certificate
     from l0tre.coverage.criteria import CoverageFigure
     from l0tre.coverage.measure import Coverage
-    from l0tre.data import Dataset, load_data
+    from l0tre.data import Dataset, load_data, select
     from l0tre.domain import Domain, make_domain, restrict
     from l0tre.errors import L0treError, L0treWarning
     from l0tre.evaluation.results import ImageBounds, Result, Snapshot, Witness
@@ -86,6 +86,7 @@ __all__ = [
     "resume_anytime",
     "saliency",
     "saliency_map",
+    "select",
     "sensitivity",
     "table_domain",
     "tensorboard_sink",
@@ -103,7 +104,7 @@ _HOMES = {
     "l0tre.api.check_run": ("RunCheck", "check_run"),
     "l0tre.api.instances": ("export_vnnlib",),
     "l0tre.api.compare": ("Comparison", "compare"),
-    "l0tre.data": ("Dataset", "load_data"),
+    "l0tre.data": ("Dataset", "load_data", "select"),
     "l0tre.api.tables": ("table_domain",),
     "l0tre.domain": ("Domain", "make_domain", "restrict"),
     "l0tre.errors": ("L0treError", "L0treWarning"),

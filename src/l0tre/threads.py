@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
 import torch
@@ -26,18 +26,39 @@ FASTER = 0.8  # several threads must take at most this share of one thread's tim
 _T = TypeVar("_T")
 
 
-def cpu_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """CPUs' worth of time that a container may use; ``None`` where nothing limits it."""
+def cpu_quota(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> float | None:
+    """CPUs' worth of time that this process may use, by its control groups; ``None`` where nothing limits it.
+
+    In a container its group is the root of what it sees; elsewhere ``own`` names it, and the groups above limit it too.
+    """
+    found = []
+    for folder in _groups(root, own):
+        try:
+            if (folder / "cpu.max").is_file():
+                quota, period = (folder / "cpu.max").read_text().split()[:2]
+            else:
+                quota = (folder / "cpu.cfs_quota_us").read_text()
+                period = (folder / "cpu.cfs_period_us").read_text()
+            found.append(float(quota) / float(period))
+        except (OSError, ValueError, ZeroDivisionError):  # no such file; "max"
+            continue
+    return min((share for share in found if share > 0), default=None)
+
+
+def _groups(root: Path, own: Path) -> list[Path]:
+    """Folders of the control groups that this process is in, of either version of the interface."""
+    folders = [root, root / "cpu"]
     try:
-        if (root / "cpu.max").is_file():
-            quota, period = (root / "cpu.max").read_text().split()[:2]
-        else:
-            quota = (root / "cpu" / "cpu.cfs_quota_us").read_text()
-            period = (root / "cpu" / "cpu.cfs_period_us").read_text()
-        share = float(quota) / float(period)
-    except (OSError, ValueError, ZeroDivisionError):  # no such file; "max"
-        return None
-    return share if share > 0 else None
+        lines = own.read_text().splitlines()
+    except OSError:
+        return folders
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "" or "cpu" in controllers.split(","):
+            top = root / "cpu" if controllers else root
+            inner = PurePosixPath(path.strip("/"))
+            folders += [top / part for part in (inner, *inner.parents)]
+    return folders
 
 
 def usable_cpus(root: Path = Path("/sys/fs/cgroup")) -> int:
