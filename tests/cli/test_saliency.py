@@ -1,6 +1,11 @@
 """l0tre saliency, as a user types it."""
 
 import json
+import os
+import signal
+import sys
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +14,7 @@ from PIL import Image
 
 import l0tre as library
 from l0tre.maps.files import read_map
+from tests.cli.processes import FORKS, run_l0tre
 from tests.cli.running import Files, check_error, l0tre
 
 
@@ -93,3 +99,26 @@ def test_a_photograph_is_an_image(files: Files, tmp_path: Path) -> None:
 def test_bad_input_is_one_line(files: Files, words: tuple[str, ...], part: str) -> None:
     typed = [str(files.data) if word == "DATA" else word for word in words]
     check_error(l0tre("saliency", files.model, *typed), part)
+
+
+def _stop_early() -> None:
+    """Press Ctrl-C as soon as a cluster is asked for, long before its workers are ready."""
+
+    def press() -> None:
+        while "ray" not in sys.modules:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=press, daemon=True).start()
+
+
+@pytest.mark.slow
+@FORKS
+@pytest.mark.xdist_group("cluster")
+def test_stopped_before_workers_begin_nothing_is_written(files: Files, tmp_path: Path) -> None:
+    out = tmp_path / "map.png"
+    words = ["saliency", files.model, files.data, "--cluster", "local", "--out", out]
+    ended = run_l0tre(tmp_path / "output", *words, before=_stop_early)
+    assert ended.code == 130, ended
+    assert "before anything was measured" in ended.err
+    assert not out.exists()

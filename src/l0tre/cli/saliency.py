@@ -214,6 +214,10 @@ def saliency(
             if not output.silent:
                 show_map(found, titles[number], acting, some, screen(), SHOWN)
         stopped = stop()
+        if not panels:  # workers had not begun
+            if not output.quiet:
+                screen(stderr=True).print("stopped before anything was measured: nothing is written")
+            raise typer.Exit(130)
         shown = [panels[number] for number in sorted(panels)]
         low = min(float(setup.domain.low.min()) for setup in setups.values())
         high = max(float(setup.domain.high.max()) for setup in setups.values())
