@@ -117,7 +117,7 @@ def _stop_early() -> None:
 @pytest.mark.xdist_group("cluster")
 def test_stopped_before_workers_begin_nothing_is_written(files: Files, tmp_path: Path) -> None:
     out = tmp_path / "map.png"
-    words = ["saliency", files.model, files.data, "--cluster", "local", "--out", out]
+    words: list[str | Path] = ["saliency", files.model, files.data, "--cluster", "local", "--out", out]
     ended = run_l0tre(tmp_path / "output", *words, before=_stop_early)
     assert ended.code == 130, ended
     assert "before anything was measured" in ended.err
