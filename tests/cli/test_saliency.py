@@ -91,6 +91,7 @@ def test_a_photograph_is_an_image(files: Files, tmp_path: Path) -> None:
         (("DATA", "--target", "1", "--neuron", "1:0"), "give one of them"),
         (("DATA", "--neuron", "nowhere:1"), "saliency with --layers"),
         (("DATA", "--strongest", "0"), "--strongest is 0"),
+        (("DATA", "--epsilon", "0"), "epsilon is 0"),
         (("DATA", "--together", "-1"), "--together is -1"),
         (("DATA", "--resume", "--out", "missing.png"), "cannot be read as a saliency map"),
         (("DATA", "--names", "missing.txt"), "--names missing.txt cannot be read"),

@@ -192,6 +192,8 @@ def test_stopped_maps_go_on(network: Network, image: Tensor, tmp_path: Path) -> 
         assert arrays["attribution"].shape == SHAPE
     with pytest.raises(StoreError, match="another target"):
         begin_map(network, image, target=2, resume=file)
+    with pytest.raises(StoreError, match="a map with another image"):
+        begin_map(network, image.flip(2), target=1, resume=file)
     file.write_bytes(b"nothing")
     with pytest.raises(StoreError, match="cannot be read"):
         read_map(file)

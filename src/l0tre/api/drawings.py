@@ -100,7 +100,7 @@ def begin_map(
     observed = _observe(network, image, target, neuron, classes)
     where = domain or make_domain(network.input_shape)
     where.check(image[None], (0,))
-    values = make_grid(where, epsilon or 0.25, grid, "corners" if epsilon is None else "grid")
+    values = make_grid(where, 0.25 if epsilon is None else epsilon, grid, "corners" if epsilon is None else "grid")
     perturber = Perturber(observed, where, values, image, memory_bytes or default_budget(network.device), halves=halves)
     about = {
         "network": network.fingerprint,

@@ -98,7 +98,8 @@ def show_map(
         colour = _colour(found.colours[place])
         guess = "" if found.measured[place] else " (predicted)"
         table.add_row(_where(found, place), f"{float(found.drop[place]):.4g}{guess}", colour)
-    console.print(table)
+    if bool(found.measured.any()):
+        console.print(table)
     if pairs is not None and len(pairs.groups):
         table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold underline")
         for name in (f"{found.group}s", "together", "beyond the sum"):

@@ -21,6 +21,7 @@ FORMAT = 1
 STATE = ("measured", "drop", "rise", "drop_point", "rise_point", "seen", "seen_drop", "rate")
 ARRAYS = ("members", "groups", "drop", "rise", "measured", "colours", "rise_colours")
 FACTS = ("observed", "unit", "base", "points", "group", "evaluations", "ranked", "seconds")
+ABOUT = {"pixels": "image", "grid": "grid of values"}  # what a map is of, in words
 COUNTS = ("evaluations", "ranked", "seconds", "found", "colour")
 
 
@@ -119,7 +120,7 @@ def read_state(path: Path, groups: int, points: int, about: dict[str, Any]) -> M
         StoreError: If the file is no map, or one of something else.
     """
     arrays, facts = _read(path)
-    other = [name for name, value in about.items() if facts.get(name) != value]
+    other = [ABOUT.get(name, name) for name, value in about.items() if facts.get(name) != value]
     if other:
         raise StoreError(f"{path} is a map with another {', '.join(other)}: give all as the first time, or a new file")
     try:
