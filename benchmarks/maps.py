@@ -159,7 +159,7 @@ def main() -> None:
             key = f"{named.name}, {options.side}, image {index}"
             if time.monotonic() > end or rows.get(key, {}).get("done"):
                 continue
-            if not warm:
+            if device.type == "cuda" and not warm:
                 for _ in begin_map(named.network, images[-1]).steps(coarse=False, time_budget=WARM):
                     pass
                 warm = True

@@ -59,3 +59,21 @@ def test_drops_are_those_of_the_changed_images() -> None:
         best = alone.change(image, alone.strongest(6))
         assert float(found.drops[-1]) >= float(base - module(best[None])[0, 0])
     assert found.groups[0] == alone.strongest(1)[0]
+
+
+def test_only_values_that_rules_allow_are_chosen() -> None:
+    torch.manual_seed(3)
+    module = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2))
+    row = torch.full((4,), 0.5)
+    network = l0tre.load(module, input_shape=(4,), device="cpu")
+    domain = l0tre.restrict(l0tre.make_domain((4,)), upwards=[0, 1, 2, 3])
+    drawing = begin_map(network, row, target=0, domain=domain)
+    for _ in drawing.steps(coarse=False):
+        pass
+    found = lower_together(drawing.perturber, drawing.state, 4)
+    assert bool((found.colours >= 0.5).all())
+    changed = row.clone()
+    for group, colour, drop in zip(found.groups.tolist(), found.colours, found.drops, strict=True):
+        changed[group] = colour
+        with torch.inference_mode():
+            torch.testing.assert_close(module(row)[0] - module(changed)[0], drop, rtol=1e-4, atol=1e-5)

@@ -195,13 +195,13 @@ class Perturber:
             step = self._rows(self.observed.network.sample_bytes)
             some = slice(start, start + step)
             try:
-                found[some] = self.observed.number(self._inputs(groups[some], points[some])) - self.base
+                found[some] = self.observed.number(self.inputs(groups[some], points[some])) - self.base
             except torch.OutOfMemoryError as error:
                 self._smaller(step, error)
                 continue
             start += step
 
-    def _inputs(self, groups: Tensor, points: Tensor) -> Tensor:
+    def inputs(self, groups: Tensor, points: Tensor) -> Tensor:
         """Whole changed inputs ``[rows, *shape]``; with several groups a row, ``[rows, t]`` each, all of them."""
         groups, points = groups.to(self.device), points.to(self.device)
         own = self.image.expand(len(groups), -1)

@@ -48,8 +48,8 @@ def lower_together(perturber: Perturber, state: MapState, count: int) -> Togethe
     """
     gains = state.drop.masked_fill(~state.measured, -torch.inf)
     best = state.drop_point.clone()
-    chosen, points, drops = list[int](), list[int](), list[float]()
-    image, now = perturber.image.clone(), perturber  # the image so far, and what it does
+    chosen, drops = list[int](), list[float]()
+    image, now = perturber.image, perturber  # the image so far, and what changes of it do
     try:
         while len(chosen) < count:
             if chosen:
@@ -58,18 +58,16 @@ def lower_together(perturber: Perturber, state: MapState, count: int) -> Togethe
             group = int(gains.argmax())
             if not float(gains[group]) > 0:
                 break
-            point = int(best[group])
             chosen.append(group)
-            points.append(point)
             drops.append(perturber.base - now.base + float(gains[group]))
             gains[group] = -torch.inf
-            image[perturber.domain.members[group]] = perturber.grid[group, point]
+            image = now.inputs(torch.tensor([group]), best[group : group + 1])[0].flatten()
     except Halted:
         pass
     finally:
         perturber.evaluations = now.evaluations
     places = torch.tensor(chosen, dtype=torch.int64)
-    colours = perturber.grid.cpu()[places, torch.tensor(points, dtype=torch.int64)]
+    colours = image[perturber.domain.members[places.to(image.device)]].cpu()
     return Together(places, colours, torch.tensor(drops))
 
 
