@@ -245,6 +245,9 @@ def test_markdown_tells_the_same() -> None:
     assert "| 2 file-2.png | two | 2 | 3 | exact | zero |" in text
     assert "<script>" not in text
     assert "\\<script\\>" in text
+    run = made_run(1)
+    run.snapshot.config["names"]["inputs"]["0"] = "cod\u202egnp.exe"
+    assert "cod\\\\u202egnp.exe" in page_markdown(evaluation_page(run))
 
 
 def test_errors_for_the_user(tmp_path: Path) -> None:

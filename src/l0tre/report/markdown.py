@@ -1,5 +1,6 @@
 """A page as Markdown: for merge requests, wikis, terminals."""
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -7,6 +8,7 @@ from l0tre.report.blocks import Block, Document
 
 __all__ = ["page_markdown"]
 
+TURNING = re.compile("[\\u200b-\\u200f\\u202a-\\u202e\\u2060-\\u206f\\ufeff]")
 ROWS = 500  # inputs listed; bounds.csv has them all
 
 
@@ -92,7 +94,8 @@ def _number(cell: Any) -> str:
 
 
 def _text(text: str) -> str:
-    """Text that no markup can begin in, on one line."""
+    """Text that no markup can begin in, on one line; signs that turn what follows are written as numbers."""
+    text = TURNING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
     for sign in "\\`*_<>|[]#":
         text = text.replace(sign, f"\\{sign}")
     return " ".join(text.split())
