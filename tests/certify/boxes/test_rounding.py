@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from l0tre.certify.boxes.form_bounds import FormInstance, form_bounds, make_form_instance
-from l0tre.certify.boxes.forward_forms import Forms, make_forward
+from l0tre.certify.boxes.forward_forms import Forms, Own, bend, carry, make_forward
 from l0tre.certify.boxes.rounding import drifts, sum_unit
 from l0tre.certify.boxes.tail import lower_margins
 from l0tre.certify.regions.nodes import BoxNodes
@@ -18,7 +18,7 @@ from l0tre.certify.regions.tree import make_tree
 from l0tre.certify.relax.instance import make_instance
 from l0tre.certify.relax.plan import make_plan
 from l0tre.domain import make_domain
-from l0tre.model.graph import Graph, Operation
+from l0tre.model.graph import Graph, Operation, run_operation
 from l0tre.objective import AllRivals
 
 WIDTHS = (4, 12, 12, 3)
@@ -138,3 +138,60 @@ def test_margins_that_are_no_numbers_are_not_bounded() -> None:
         forms.forward, forms.instance, tail, forms.drift, forms.errors, image, {end: Forms(linear, error)}
     )
     assert bool(bounds.isnan().all())
+
+
+def test_errors_hold_what_a_sum_of_many_products_rounds() -> None:
+    """Forms without an error, in the middle of a network: what comes out is off by no more than it says."""
+    generator, width = torch.Generator().manual_seed(0), 400
+    weights = [torch.randn(rows, columns, generator=generator).double() for rows, columns in ((width, 4), (2, width))]
+    operations = [Operation("input", (), WIDTHS[:1])]
+    for place, weight in enumerate(weights):
+        operations.append(Operation("linear", (place,), (len(weight),), tensors={"weight": weight}))
+    forms = forms_of(Graph(tuple(operations)), image_of(0), 0)
+    linear = torch.randn(1, 3, width, generator=generator, dtype=torch.float64)
+    start = Forms(linear, torch.zeros(1, width, dtype=torch.float64))
+    found = carry(forms.forward, forms.instance, forms.drift, torch.tensor([0]), 1, start, {2})[2]
+    for row, weight in enumerate(weights[1].tolist()):
+        off = Fraction(0)  # of the constant and of both coefficients
+        for column, own in enumerate(found.linear[0, :, row].tolist()):
+            products = zip(weight, linear[0, column].tolist(), strict=True)
+            off += abs(sum((Fraction(w) * Fraction(v) for w, v in products), Fraction(0)) - Fraction(own))
+        assert 0 < off <= Fraction(float(found.error[0, row]))
+
+
+@pytest.mark.parametrize("kind", ["relu", "silu", "tanh"])
+@pytest.mark.parametrize("own", [-1.0, 0.2, 1.5])
+def test_curves_reckon_with_own_values_that_are_off(kind: str, own: float) -> None:
+    """Wherever the image's own value really is, the change of the output lies in its form."""
+    operation, off = Operation(kind, (0,), (1,)), 0.5
+    before = torch.tensor([[own]], dtype=torch.float64)
+    after = run_operation(operation, before)
+    true = torch.linspace(own - off, own + off, 41, dtype=torch.float64)[:, None]
+    after_off = (run_operation(operation, true) - after).abs().amax()[None, None]
+    forms = Forms(torch.tensor([[[0.1], [2.0]]], dtype=torch.float64), torch.full((1, 1), 0.05, dtype=torch.float64))
+    found = bend(operation, forms, Own(before, after, torch.full_like(before, off), after_off))
+    u = torch.linspace(-1, 1, 41, dtype=torch.float64)
+    for error in (-0.05, 0.05):
+        change = run_operation(operation, true + 0.1 + 2.0 * u + error) - run_operation(operation, true)
+        middle = found.linear[0, 0] + found.linear[0, 1] * u
+        assert bool(((change - middle).abs() <= found.error[0]).all())
+
+
+def test_the_largest_value_drifts_as_far_as_the_one_it_is() -> None:
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(2, 1, 2, 2, generator=generator).double()
+    ones, none = (1, 1), (0, 0)
+    conv = Operation(
+        "conv", (0,), (2, 4, 4), {"weight": weight}, {"stride": ones, "padding": none, "dilation": ones, "groups": 1}
+    )
+    settings = {"kernel": (2, 2), "stride": (2, 2), "padding": none, "dilation": ones}
+    pool = Operation("max_pool", (1,), (2, 2, 2), {}, settings)
+    graph, domain = Graph((Operation("input", (), (1, 5, 5)), conv, pool)), make_domain((1, 5, 5))
+    plan = make_plan(graph, domain, torch.device("cpu"))
+    image = torch.rand(1, 25, generator=generator).double()
+    values = {1: run_operation(conv, image.view(1, 1, 5, 5))}
+    values[2], place = torch.nn.functional.max_pool2d(values[1], 2, return_indices=True)
+    found = drifts(plan, image, values)
+    of_largest = found[1].flatten(2).gather(2, place.flatten(2))
+    assert bool((of_largest > 0).all())
+    assert bool((found[2].flatten(2) >= of_largest).all())
