@@ -23,6 +23,7 @@ __all__ = [
     "table_size",
 ]
 
+CACHED = 2**16  # numbers that a CPU's caches hold
 MOST_TOGETHER = 2**25  # entries up to which many ranks are merged in one operation
 
 
@@ -274,14 +275,18 @@ def _table(instance: Instance, position: int, ranks: int) -> Tensor:
     if position not in instance.plan.jacobians:
         instance.plan.jacobians[position] = _jacobian(instance.plan, position)
     jacobian = instance.plan.jacobians[position]
-    empty = torch.zeros(1, jacobian.shape[1], dtype=torch.float64, device=jacobian.device)
-    columns = torch.cat([jacobian, empty])[instance.members]  # [slots, width, neurons]
-    result = columns.new_empty(2, len(instance.images), (ranks + 1) * instance.tree.slots, columns.shape[2])
-    moves = zip(_in_slots(instance, instance.down), _in_slots(instance, instance.up), strict=True)
-    for image, (down, up) in enumerate(moves):
-        first, second = columns * down[..., None], columns * up[..., None]
-        result[0, image] = smallest(torch.minimum(first, second).sum(1), ranks)
-        result[1, image] = smallest(-torch.maximum(first, second).sum(1), ranks)
+    width, slots = instance.members.shape[1], instance.tree.slots
+    result = jacobian.new_empty(2, len(instance.images), (ranks + 1) * slots, jacobian.shape[1])
+    downs, ups = (_in_slots(instance, change)[..., None] for change in (instance.down, instance.up))
+    # On a CPU so few neurons at a time that what is computed on the way stays in its caches.
+    most = jacobian.shape[1] if jacobian.is_cuda else max(1, CACHED // (slots * width))
+    for start in range(0, jacobian.shape[1], most):
+        part = slice(start, start + most)
+        columns = torch.nn.functional.pad(jacobian[:, part], (0, 0, 0, 1))[instance.members]  # [slots, width, neurons]
+        for image in range(len(instance.images)):
+            first, second = columns * downs[image], columns * ups[image]
+            result[0, image, :, part] = smallest(torch.minimum(first, second).sum(1), ranks)
+            result[1, image, :, part] = smallest(-torch.maximum(first, second).sum(1), ranks)
     return result
 
 
