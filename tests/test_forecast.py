@@ -3,6 +3,7 @@ import time
 import pytest
 import torch
 
+import l0tre
 from l0tre.domain import make_domain
 from l0tre.evaluation.forecast import Forecast, duration, level_costs
 from tests.tools import plain_network, tiny_module
@@ -28,6 +29,19 @@ def test_a_long_level_is_told_once() -> None:
     early = Forecast(1, 1, 100, "pixel")
     assert early.sentence(0.0001) == ""
     assert not early.said
+
+
+def test_a_level_of_forward_passes_is_told_before_it_begins(caplog: pytest.LogCaptureFixture) -> None:
+    def slow(x: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.006 * len(x))
+        return torch.stack([x.sum(1), 90 - x.sum(1)], 1)
+
+    result = l0tre.evaluate(slow, torch.rand(1, 2100), max_t=1, time_budget=0.5, attack_queries=0)
+    assert not result.finished
+    said = [text for text in caplog.messages if "level t = 1" in text]
+    assert len(said) == 1
+    assert "about 10,500 forward passes for 1 image, " in said[0]
+    assert " min here" in said[0]
 
 
 def test_a_long_proof_is_told_once() -> None:

@@ -5,14 +5,19 @@ import time
 from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
 from l0tre.domain import Domain
+from l0tre.halting import Halted
+from l0tre.memory import Batcher
 from l0tre.model.network import Network
 
-__all__ = ["Forecast", "duration", "level_costs"]
+__all__ = ["Forecast", "duration", "level_costs", "pass_seconds"]
 
 WORTH_SAYING = 30.0  # seconds that a level must be expected to take
 LEAST_SHARE = 1e-9  # of a level that must be done before the rest can be told
+SLOW_ROW = 0.005  # seconds of a forward pass that other rows of a batch hardly make faster
+PROBED = 64  # rows of a batch that tells what a fast forward pass takes
 MEASURED = 8  # inputs of the batch that is measured
 PATIENT = 10.0  # seconds until it is said of a proof that nothing is proved yet
 SETTLED = 2.0  # seconds of work behind an estimate: the first batches are slower than the rest
@@ -40,6 +45,27 @@ class Forecast:
     at: float = 0.0
     said: bool = False
 
+    def beforehand(self, row_seconds: float) -> str:
+        """What to say before a level that goes by whole forward passes; empty if it is short.
+
+        Args:
+            row_seconds: What a forward pass takes, measured.
+        """
+        left = self.passes * (1 - self.at) * row_seconds
+        if self.said or left < WORTH_SAYING:
+            return ""
+        self.said = True
+        return self._told(f"about {self.passes:,} forward passes for {self._count()}, {duration(left)} here")
+
+    def _count(self) -> str:
+        return f"{self.images} image{'' if self.images == 1 else 's'}"
+
+    def _told(self, what: str) -> str:
+        return (
+            f"level t = {self.t}: {what}; it can be stopped and resumed any time, and l0tre attack looks for few "
+            f"changed {self.unit}s within minutes"
+        )
+
     def sentence(self, share: float) -> str:
         """What to say after a step; empty if there is nothing (more) to say.
 
@@ -55,17 +81,31 @@ class Forecast:
         left = math.inf if hopeless else elapsed * (1 - share) / done
         if left < WORTH_SAYING:
             return ""
-        count = f"{self.images} image{'' if self.images == 1 else 's'}"
+        count = self._count()
         time_left = f"nothing proved after {duration(elapsed)}" if hopeless else f"{duration(left)} here"
         if self.proof:
             what = f"{self.passes:,} sets of {self.unit}s to prove for {count}, {time_left}"
             what += "" if hopeless else " at the pace so far"
         else:
             what = f"about {self.passes:,} grid points for {count}, {time_left}"
-        return (
-            f"level t = {self.t}: {what}; it can be stopped and resumed any time, and l0tre attack looks for few "
-            f"changed {self.unit}s within minutes"
-        )
+        return self._told(what)
+
+
+def pass_seconds(batcher: Batcher, x: Tensor) -> float:
+    """What a forward pass takes for each row of a batch; 0 if the time is over.
+
+    Args:
+        batcher: The network.
+        x: An input ``[1, *shape]`` to measure with, where nothing was measured before.
+    """
+    try:
+        for rows in (1, PROBED):
+            if batcher.row_seconds > SLOW_ROW or (rows > 1 and batcher.rows < rows):
+                break  # on its own it is as fast as among others
+            batcher.run(rows, lambda start, stop: x.expand(stop - start, *x.shape[1:]))
+    except Halted:
+        return 0.0
+    return batcher.row_seconds
 
 
 def level_costs(network: Network, domain: Domain, points: int, saving: float) -> list[dict[str, float]]:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from l0tre.defaults import ATTACK_QUERIES
-from l0tre.evaluation.forecast import Forecast, duration
+from l0tre.evaluation.forecast import Forecast, duration, pass_seconds
 from l0tre.evaluation.ledger import Ledger
 from l0tre.evaluation.problem import Problem
 from l0tre.evaluation.run_search import LevelProgress, run_search
@@ -14,11 +14,13 @@ from l0tre.exhaustive.describe import describe
 from l0tre.exhaustive.grid_scan import Chunk, make_level
 from l0tre.exhaustive.grid_search import Decision, GridSearch, end_of
 from l0tre.exhaustive.sampled import SampleSearch
-from l0tre.exhaustive.scanner import choose_engine, make_scanner
+from l0tre.exhaustive.scanner import ForwardScanner, choose_engine, make_scanner
 
 __all__ = ["SafeSets", "end_of_look", "exhaust", "is_cheap", "look_for_witnesses", "sample_all"]
 
 CHEAP = 20  # attacks on an image that trying its single groups may cost before it is put off
+
+FEW = 10_000  # forward passes of a level that are made before their cost is worth measuring
 
 # Which sets of a chunk are safe for some images of the problem: bool ``[images, sets]``.
 SafeSets = Callable[[int, Sequence[int], Chunk], Tensor]
@@ -101,6 +103,10 @@ def _go_through(
         return sum(done) / max(1, len(todo))
 
     forecast.at = share()
+    if isinstance(scanner, ForwardScanner) and forecast.passes >= FEW:
+        first = problem.images[todo[:1]].reshape(1, *problem.domain.shape)
+        if sentence := forecast.beforehand(pass_seconds(ledger.batcher, first)):
+            ledger.tell(sentence)
     for block in _blocks(ledger, todo, most):
         kept = [ledger.state.partials[image] for image in block if image in ledger.state.partials]
         images, claims = problem.images[block], problem.specification.pick(block)
