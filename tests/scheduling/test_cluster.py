@@ -1,5 +1,6 @@
 """Evaluations on workers of Ray, for real: the same results, killed workers, units that fail, sessions that end."""
 
+import csv
 import os
 import random
 import re
@@ -17,7 +18,9 @@ import l0tre
 from l0tre.errors import ConfigError, ModelError, StoreError
 from l0tre.scheduling.session import session
 from l0tre.store import open_run
+from l0tre.studies.case_five import MapPlan, carry_out_maps
 from l0tre.tuning import Tuning
+from tests.cli.running import make_files
 from tests.tools import tiny_module
 
 # One session of Ray for all of them: it takes seconds to start.
@@ -113,6 +116,21 @@ def test_maps_are_those_of_one_process() -> None:
     alone = l0tre.saliency(network, images[:3], [0, 1, 0], signed=True)
     assert torch.equal(l0tre.saliency(network, images[:3], [0, 1, 0], signed=True, cluster=TWO), alone)
     assert not torch.equal(alone[0], alone[1])
+
+
+def test_a_study_of_maps_is_that_of_one_process(tmp_path: Path) -> None:
+    files = make_files(tmp_path)
+    plan = MapPlan([str(files.model)], str(files.data), images=2, queries=40, compared=False, device="cpu")
+    alone, spread = carry_out_maps(plan, tmp_path / "alone"), carry_out_maps(plan, tmp_path / "spread", cluster=TWO)
+    assert len(spread.files) == len(alone.files)
+    for name in ("maps.csv", "quality.csv"):
+        rows = [_without_seconds(tmp_path / where / name) for where in ("alone", "spread")]
+        assert rows[0] == rows[1]
+
+
+def _without_seconds(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8") as file:
+        return [{k: v for k, v in row.items() if "seconds" not in k} for row in csv.DictReader(file)]
 
 
 def test_maps_that_cannot_be_drawn_are_named() -> None:

@@ -115,6 +115,7 @@ def case_3(
     device: opt.DeviceOption = "auto",
     figures_only: FiguresOnlyOption = False,
     *,
+    spread: opt.Spread,
     output: opt.Output,
 ) -> None:
     """Test generation: mnist-attack and cifar10-attack, a suite from each of 10 test images.
@@ -147,6 +148,7 @@ def case_3(
                 seed=seed,
                 device=device,
                 time_budget=time_budget,
+                cluster=spread.where,
                 stop=stop,
                 watch=watch,
             )
@@ -207,6 +209,7 @@ def case_5(
     data_dir: opt.DataDirOption = None,
     device: opt.DeviceOption = "auto",
     *,
+    spread: opt.Spread,
     output: opt.Output,
 ) -> None:
     """Saliency maps of networks for photographs (or any others), adversarial images, and how good the maps are.
@@ -243,7 +246,7 @@ def case_5(
             console.print(f"{literal(text)} ...")
 
     with stop_on_signal() as stop:
-        summary = carry_out_maps(plan, out, stop=stop, tell=tell)
+        summary = carry_out_maps(plan, out, cluster=spread.where, stop=stop, tell=tell)
         stopped = stop()
     if output.as_json:
         say(json.dumps(summary.facts, indent=1))

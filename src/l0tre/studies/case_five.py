@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from l0tre.api.attack import attack_details
+from l0tre.api.clusters import ClusterChoice
 from l0tre.api.drawings import Drawing, begin_map
 from l0tre.api.load import load
+from l0tre.api.spread_maps import draw_all
 from l0tre.data import Dataset, load_data, select
 from l0tre.domain import make_domain
 from l0tre.errors import ConfigError
@@ -74,13 +76,19 @@ class MapPlan:
 
 
 def carry_out_maps(
-    plan: MapPlan, out: Path, *, stop: Callable[[], bool] = lambda: False, tell: Callable[[str], None] = lambda _: None
+    plan: MapPlan,
+    out: Path,
+    *,
+    cluster: ClusterChoice = None,
+    stop: Callable[[], bool] = lambda: False,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> Summary:
     """Draw all maps, attack all images, measure, and write tables and pictures; finished maps are not drawn again.
 
     Args:
         plan: What is to be done.
         out: Folder of the study.
+        cluster: Who draws the maps, as for :func:`l0tre.saliency`; the rest is done here.
         stop: Asked before every batch; what there is by then is written.
         tell: Takes a line for every map.
 
@@ -100,12 +108,19 @@ def carry_out_maps(
         named = replace(data.names, classes=plan.classes or data.names.classes or network.names.classes)
         data = replace(data, names=named)
         chosen = _correct(network, select(data, limit=4 * plan.images, shuffle=True, seed=plan.seed), plan.images)
+        files = [out / "maps" / f"{name}-{index}.npz" for index in chosen.indices]
+        if cluster is not None:
+            drawings = [_begun(plan, network, *each, chosen) for each in zip(chosen.images, files, strict=True)]
+            _draw_together(plan, drawings, files, cluster, stop, tell)
+            del drawings
         for place, index in enumerate(chosen.indices):
             if stop():
                 break
             tell(f"{name}, image {index}")
-            image, file = chosen.images[place], out / "maps" / f"{name}-{index}.npz"
-            drawing = _map(plan, network, image, file, chosen, stop, tell)
+            image, file = chosen.images[place], files[place]
+            drawing = _begun(plan, network, image, file, chosen)
+            if cluster is None:
+                _draw(plan, drawing, file, stop, tell)
             found = read_map(file)[0]
             changed = _attacked(plan, network, chosen, place, stop)
             words = "" if changed is None else caption(changed[1], found.group, chosen.names.label(changed[2]))
@@ -126,27 +141,49 @@ def _correct(network: Network, data: Dataset, count: int) -> Dataset:
     return select(data, indices=right.nonzero()[:count, 0].tolist())
 
 
-def _map(
+def _begun(plan: MapPlan, network: Network, image: Tensor, file: Path, data: Dataset) -> Drawing:
+    """A map from its file, or one to begin with."""
+    kept = file if file.exists() else None
+    return begin_map(network, image, classes=data.names.classes, epsilon=plan.epsilon, resume=kept)
+
+
+def _is_drawn(plan: MapPlan, drawing: Drawing) -> bool:
+    return bool(drawing.state.measured.all()) or (plan.coarse and bool(drawing.state.found))
+
+
+def _draw(plan: MapPlan, drawing: Drawing, file: Path, stop: Callable[[], bool], tell: Callable[[str], None]) -> None:
+    """Draw a map as far as it goes, and write it."""
+    if _is_drawn(plan, drawing):
+        return
+    told = time.monotonic()
+    for step in drawing.steps(coarse=plan.coarse, seed=plan.seed, time_budget=plan.time_budget, stop=stop):
+        if time.monotonic() - told >= TOLD_SECONDS:
+            told = time.monotonic()
+            tell(f"{file.stem}: {step.share:.0%}, {step.done:,} of {step.total:,} measured")
+    drawing.write(file)
+
+
+def _draw_together(
     plan: MapPlan,
-    network: Network,
-    image: Tensor,
-    file: Path,
-    data: Dataset,
+    drawings: Sequence[Drawing],
+    files: Sequence[Path],
+    cluster: ClusterChoice,
     stop: Callable[[], bool],
     tell: Callable[[str], None],
-) -> Drawing:
-    """A map from its file, or drawn as far as it goes and written."""
-    drawing = begin_map(
-        network, image, classes=data.names.classes, epsilon=plan.epsilon, resume=file if file.exists() else None
-    )
-    if not (bool(drawing.state.measured.all()) or (plan.coarse and drawing.state.found)):
-        told = time.monotonic()
-        for step in drawing.steps(coarse=plan.coarse, seed=plan.seed, time_budget=plan.time_budget, stop=stop):
-            if time.monotonic() - told >= TOLD_SECONDS:
-                told = time.monotonic()
-                tell(f"{file.stem}: {step.share:.0%}, {step.done:,} of {step.total:,} measured")
-        drawing.write(file)
-    return drawing
+) -> None:
+    """Have workers draw the maps that are not drawn yet, and write each when it is."""
+    left = [place for place, drawing in enumerate(drawings) if not _is_drawn(plan, drawing)]
+    if not left:
+        return
+    choices: dict[str, Any] = {"coarse": plan.coarse, "seed": plan.seed, "time_budget": plan.time_budget}
+    begun = set[int]()
+    for number, step in draw_all([drawings[place] for place in left], cluster, stop=stop, **choices):
+        begun.add(number)
+        if step.stage == "done":
+            tell(f"{files[left[number]].stem}: drawn")
+            drawings[left[number]].write(files[left[number]])
+    for number in begun:  # those that were stopped
+        drawings[left[number]].write(files[left[number]])
 
 
 def _attacked(

@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from l0tre.api.clusters import ClusterChoice, shared_session
 from l0tre.api.load import load
 from l0tre.api.testgen import generate_tests
 from l0tre.data import load_data, select
@@ -44,6 +45,7 @@ def carry_out_case_three(
     seed: int = 0,
     device: str = "auto",
     time_budget: float | None = None,
+    cluster: ClusterChoice = None,
     stop: Callable[[], bool] = lambda: False,
     watch: Callable[[str], Callable[[str, float], None]] = lambda _: lambda *_: None,
 ) -> None:
@@ -58,6 +60,7 @@ def carry_out_case_three(
         seed: Of the choice of images.
         device: Where to compute.
         time_budget: Seconds for each suite; ``None`` for no limit.
+        cluster: Who does the work, as for :func:`l0tre.generate_tests`.
         stop: A yes ends the work behind the current step.
         watch: Gives for each suite's name what is told of its progress.
 
@@ -67,26 +70,28 @@ def carry_out_case_three(
     unknown = [name for name in networks if name not in NETWORKS]
     if unknown:
         raise ConfigError(f"case study three has no network {unknown[0]!r}: give some of {', '.join(NETWORKS)}")
-    for name in networks:
-        network = load(name, device=device)
-        data = load_data(NETWORKS[name], input_shape=network.input_shape, data_dir=data_dir)
-        chosen = select(data, limit=seeds, shuffle=True, seed=seed)
-        for place, index in enumerate(chosen.indices):
-            if stop():
-                return
-            folder = f"{name}-{index}"
-            if _is_complete(out / folder, network.fingerprint, max_l0):
-                continue
-            generate_tests(
-                network,
-                select(chosen, indices=[place]),
-                max_l0=max_l0,
-                time_budget=time_budget,
-                out=out / folder,
-                seed=seed,
-                progress=watch(folder),
-                stop=stop,
-            )
+    with shared_session(cluster):
+        for name in networks:
+            network = load(name, device=device)
+            data = load_data(NETWORKS[name], input_shape=network.input_shape, data_dir=data_dir)
+            chosen = select(data, limit=seeds, shuffle=True, seed=seed)
+            for place, index in enumerate(chosen.indices):
+                if stop():
+                    return
+                folder = f"{name}-{index}"
+                if _is_complete(out / folder, network.fingerprint, max_l0):
+                    continue
+                generate_tests(
+                    network,
+                    select(chosen, indices=[place]),
+                    max_l0=max_l0,
+                    time_budget=time_budget,
+                    out=out / folder,
+                    seed=seed,
+                    cluster=cluster,
+                    progress=watch(folder),
+                    stop=stop,
+                )
 
 
 def _is_complete(folder: Path, fingerprint: str, max_l0: int) -> bool:
