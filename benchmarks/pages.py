@@ -1,7 +1,7 @@
 """How large a page of many images is, and how long a browser takes to open and to scroll it.
 
-``python -m benchmarks.pages``. Bounds are made up, as many changed pixels as a small network needs; the images are real.
-Needs playwright and Chromium.
+``python -m benchmarks.pages``. Bounds are made up, as many changed pixels as a small network needs; the images are
+real. Needs playwright and Chromium.
 """
 
 import argparse
