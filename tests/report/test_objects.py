@@ -291,3 +291,7 @@ def test_a_suite_has_a_page() -> None:
         assert document.gallery is not None
         rows = document.gallery.result["images"]
         assert [len(row["witness"]["positions"]) for row in rows] == suite.sizes.tolist()
+    frame = suite.to_dataframe()
+    assert frame.index.name == "test"
+    assert frame["l0"].tolist() == suite.sizes.tolist()
+    assert [row["test"] for row in suite.manifest()] == frame.index.tolist()

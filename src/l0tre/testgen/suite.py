@@ -3,19 +3,23 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from l0tre.coverage.neurons import Layer
 from l0tre.domain import Domain
+from l0tre.errors import require
 from l0tre.model.network import Network, margins, round_off
 from l0tre.shown import Shown
 from l0tre.testgen.found import FAR
 from l0tre.testgen.generate import Settings, State
 from l0tre.testgen.goals import Goals
 from l0tre.testgen.reduce import distances_by, gains, minimal, needed_tests
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["NOT_FOUND", "Seeds", "Suite", "decided", "make_suite"]
 
@@ -212,6 +216,16 @@ class Suite(Shown):
                 }
             )
         return rows
+
+    def to_dataframe(self) -> "pd.DataFrame":
+        """The tests as a table: a row each, indexed by their numbers, with the columns of :meth:`manifest`.
+
+        Raises:
+            MissingExtraError: If pandas is not installed.
+        """
+        rows = self.manifest()
+        columns = [name for name in rows[0] if name != "test"] if rows else None
+        return require("pandas", "tables").DataFrame(rows, columns=columns).rename_axis("test")
 
     def to_json(self) -> dict[str, Any]:
         """Everything but images and single neurons, for files."""
