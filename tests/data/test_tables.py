@@ -138,3 +138,14 @@ def test_whole_numbers_must_stay_different_as_floats() -> None:
     with pytest.raises(DataError, match="column 'account' holds whole numbers that 32-bit floats cannot tell apart"):
         raw_of_frame(frame, TableColumns("none"))
     assert raw_of_frame(frame, TableColumns("none", drop=("account",))).images.tolist() == [[1], [2]]
+
+
+def test_classes_in_the_order_of_the_network(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv")
+    data = load_data(path, label_column="species", row_name="id", classes=["wolf", "dog"])
+    assert data.labels is not None
+    assert (data.labels.tolist(), data.names.classes) == ([0, 1, 1], ("wolf", "dog"))
+    with pytest.raises(DataError, match="the label 'dog' is no class; the classes are wolf, cat"):
+        load_data(path, label_column="species", row_name="id", classes=["wolf", "cat"])
+    numbers = load_data(write(tmp_path / "n.csv", "x,y\n1,0\n2,1\n"), label_column="y", classes=["no", "yes"])
+    assert numbers.names.classes == ("no", "yes")

@@ -155,6 +155,15 @@ class Choices:
             rich_help_panel=TABLE,
         ),
     ] = None
+    classes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B,...",
+            help="Names of the classes in the network's order, for labels that are words.",
+            show_default="alphabetical",
+            rich_help_panel=TABLE,
+        ),
+    ] = None
     row_name: Annotated[
         str | None, typer.Option(metavar="NAME", help="Column that names the rows.", rich_help_panel=TABLE)
     ] = None

@@ -97,6 +97,7 @@ def prepare(model: str, data: str, choices: Choices, *, quiet: bool = True) -> S
             split=choices.split,
             resize=choices.resize,
             label_column=choices.label_column,
+            classes=() if choices.classes is None else [name.strip() for name in choices.classes.split(",")],
             row_name=choices.row_name,
             drop=choices.drop or (),
         )

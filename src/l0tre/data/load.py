@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from l0tre.data.dataset import Dataset, from_arrays
 from l0tre.data.files import Raw, read_csv, read_numpy
 from l0tre.data.folder import PICTURES, read_folder, read_picture
@@ -68,6 +70,7 @@ def load_data(
     label_column: str | None = None,
     row_name: str | None = None,
     drop: Sequence[str] = (),
+    classes: Sequence[str] = (),
 ) -> Dataset:
     """Load images or a table, and labels.
 
@@ -86,6 +89,8 @@ def load_data(
             become whole numbers. Values are taken as they are unless ``scale`` is given.
         row_name: Column that names the rows of a table.
         drop: Columns of a table that are left out.
+        classes: Names of the classes in the network's order, for labels that are words (default: alphabetical) and for
+            those that are numbers.
 
     Returns:
         The data set; its indices are the positions in the source.
@@ -109,6 +114,8 @@ def load_data(
             raw = _read(source, input_shape, place, split, resize, columns)
     except OSError as error:
         raise DataError(f"{source}: cannot be read ({error}); check the path and its permissions") from error
+    if classes:
+        raw = _with_classes(raw, tuple(classes))
     data = from_arrays(
         raw.images,
         raw.labels,
@@ -121,3 +128,11 @@ def load_data(
     # What a reader took for pictures of 8 bits was its own guess, like that of from_arrays for uint8.
     assumed = raw.scale if scale is None and raw.scale is not None else data.assumed_scale
     return replace(data, assumed_scale=assumed)
+
+
+def _with_classes(raw: Raw, classes: tuple[str, ...]) -> Raw:
+    """Labels by words, to be numbered in the order of the classes; numbers stay numbers and get names."""
+    known, labels = raw.names.classes, raw.labels
+    if known and labels is not None:
+        labels = np.array([known[int(number)] for number in labels])
+    return raw._replace(labels=labels, names=replace(raw.names, classes=classes))

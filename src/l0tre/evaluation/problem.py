@@ -200,8 +200,8 @@ def make_problem(
     if not bool(correct.any()):
         which = "the only image" if len(images) == 1 else f"all {len(images)} images"
         raise DataError(
-            f"the network misclassifies {which}, so there is no radius: check that labels, "
-            "normalisation (`mean`, `std`) and scaling belong to this network"
+            f"the network misclassifies {which}, so there is no radius: check that labels, order of the "
+            "classes (`classes`), normalisation (`mean`, `std`) and scaling belong to this network"
         )
     on_device = domain.to(network.device)
     config = {
