@@ -127,6 +127,16 @@ def test_networks_side_by_side() -> None:
     document = runs_page(runs)
     assert document.blocks[0]["text"] == "robust is more robust."
     assert [row[0] for row in block(document, "figures")["rows"]] == ["robust", "weak"]
+    again = runs_page({"robust": runs["robust"], "later": runs["robust"]}).blocks
+    assert again[0]["text"].startswith("These runs are about one network and the same images")
+    on_grid = {
+        name: l0tre.evaluate(network, torch.zeros(2, 4), max_t=2, guarantee="grid", **NO_ATTACK)
+        for name, network in (("robust", robust), ("weak", weak))
+    }
+    document = runs_page(on_grid)
+    assert document.blocks[0]["text"] == "robust is more robust on the grid."
+    assert document.gallery is not None
+    assert {row["best"] for row in document.gallery.result["images"]} == {"robust (on the grid)"}
     other = l0tre.evaluate(weak, torch.zeros(1, 4), max_t=1, **NO_ATTACK)
     assert "different images" in runs_page({"robust": runs["robust"], "other": other}).blocks[0]["text"]
     comparison = l0tre.compare({"robust": robust, "weak": weak}, torch.zeros(2, 4), max_t=1, **NO_ATTACK)

@@ -29,9 +29,12 @@ def runs_page(runs: Mapping[str, Snapshot], inputs: Inputs | None = None) -> Doc
         inputs: What all of them are about, from :func:`shared_inputs`; without them there are no pictures.
     """
     same = len(runs) > 1 and len({_indices(snapshot) for snapshot in runs.values()}) == 1
-    if same:
+    networks = {snapshot.config.get("model", {}).get("fingerprint", name) for name, snapshot in runs.items()}
+    if same and len(networks) > 1:
         return comparison_page(compare_snapshots(runs), runs, inputs)
     text = "These runs are about different images: their means cannot be compared, only read side by side."
+    if same:
+        text = "These runs are about one network and the same images: they differ in how its bounds were found."
     found = [blocks.answer(text if len(runs) > 1 else "Choose two or more runs."), _figures(runs), *_curves(runs)]
     return Document(f"{len(runs)} runs", tuple(found))
 
@@ -81,7 +84,11 @@ def comparison_page(comparison: Comparison, runs: Mapping[str, Snapshot], inputs
         ]
         for pair in comparison.pairs
     ]
-    certain = [words[pair.order].format(pair.first, pair.second) for pair in comparison.pairs if pair.order != "open"]
+    certain = [
+        words[pair.order].format(pair.first, pair.second) + (" on the grid" if pair.scope == "the grid" else "")
+        for pair in comparison.pairs
+        if pair.order != "open"
+    ]
     best = "; ".join(dict.fromkeys(certain)) or "The bounds do not tell yet which network is more robust"
     units = {standing.unit for standing in comparison.standings}
     splits = [
@@ -160,7 +167,7 @@ def _row(index: int, found: Mapping[int, ImageBounds], names: Sequence[str]) -> 
     known = [n in found and found[n].witness is not None for n in range(len(names))]
     upper = [found[n].upper if known[n] else None for n in range(len(names))]
     best = [
-        names[n]
+        f"{names[n]} (on the grid)" if found[n].guarantee == "grid" else names[n]
         for n, least in enumerate(lower)
         # Its safe radius is at least its lower bound, that of another less than its upper one.
         if least is not None and all(other == n or (known[other] and least >= found[other].upper) for other in found)
