@@ -261,9 +261,10 @@ def mean(d: Draft) -> None:
 
 
 def pad(d: Draft) -> None:
-    """A border of some value."""
-    padding = tuple(d.draw.randint(0, 1) for _ in range(2 * d.draw.randint(1, min(2, len(d.shape)))))
-    d.add("pad", padding=(1, *padding[1:]), value=d.number(-1.0, 1.0))
+    """A border of some value, on one side at least."""
+    padding = [d.draw.randint(0, 1) for _ in range(2 * d.draw.randint(1, min(2, len(d.shape))))]
+    padding[d.draw.randrange(len(padding))] = 1
+    d.add("pad", padding=tuple(padding), value=d.number(-1.0, 1.0))
     affine(d)
     bend(d)
 
