@@ -199,6 +199,20 @@ def test_stopped_maps_go_on(network: Network, image: Tensor, tmp_path: Path) -> 
         read_map(file)
 
 
+def test_predictions_are_checked_although_the_map_was_stopped_before(tmp_path: Path) -> None:
+    dense = nn.Sequential(nn.Flatten(), nn.Linear(40 * 40, 2)).eval()
+    network = l0tre.load(dense, input_shape=(1, 40, 40), device="cpu")
+    image = torch.rand(1, 40, 40, generator=torch.Generator().manual_seed(1))
+    drawing = begin_map(network, image, target=1)
+    finish(drawing, coarse=True, strongest=5, stop=lambda: drawing.state.found)
+    assert drawing.state.found
+    assert drawing.now().audit is None
+    again = begin_map(network, image, target=1, resume=drawing.write(tmp_path / "map.npz"))
+    found = finish(again, coarse=True, strongest=5)
+    assert found.audit is not None
+    assert not found.complete
+
+
 def test_a_map_that_is_stopped_early_knows_something_of_all_parts(network: Network, image: Tensor) -> None:
     drawing = begin_map(network, image, target=1)
     next(iter(drawing.steps(coarse=True)))

@@ -59,7 +59,7 @@ def draw(
     perturber.pulse = pulse
     try:
         work.half_error = measure_half_error(perturber, torch.randperm(count, generator=generator)[:SAMPLE])
-        if strongest_first and not state.found:
+        if strongest_first and not (state.found and (state.audit is not None or not coarse)):
             yield from find_strongest(work, strongest, generator, audited=coarse)
         if not (coarse and state.found):
             rest = (~state.measured).nonzero()[:, 0]

@@ -45,6 +45,15 @@ def find_strongest(work: Work, strongest: int, generator: torch.Generator, *, au
     Yields:
         A step whenever something was measured.
     """
+    if not work.state.found:
+        yield from _search(work, strongest, generator)
+    fill(work.perturber.domain, work.state)
+    if audited:
+        yield from _audit(work, strongest, generator)
+
+
+def _search(work: Work, strongest: int, generator: torch.Generator) -> Iterator[Step]:
+    """Measure until the strongest groups count as found."""
     state, count = work.state, work.perturber.domain.groups
     layout = make_layout(work.perturber.domain)
     quota = max(strongest, count // ROUND)
@@ -69,10 +78,6 @@ def find_strongest(work: Work, strongest: int, generator: torch.Generator, *, au
         if not len(chosen) or _fresh(_found(state, strongest), before) <= CALM * strongest:
             break
     state.found = True
-
-    fill(work.perturber.domain, state)
-    if audited:
-        yield from _audit(work, strongest, generator)
 
 
 def fill(domain: Domain, state: MapState) -> None:
