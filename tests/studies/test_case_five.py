@@ -38,6 +38,16 @@ def test_maps_are_drawn_measured_and_not_drawn_again(tmp_path: Path) -> None:
     assert (out / "maps.csv").read_text() == before
 
 
+def test_networks_that_do_not_say_their_shape_take_that_of_the_data(tmp_path: Path) -> None:
+    (tmp_path / "small.py").write_text(
+        "from torch import nn\nnetwork = nn.Sequential(nn.Flatten(), nn.Linear(16, 3)).eval()\n"
+    )
+    np.savez(tmp_path / "data.npz", images=np.random.default_rng(0).random((2, 1, 4, 4), dtype=np.float32))
+    plan = MapPlan([f"{tmp_path / 'small.py'}:network"], str(tmp_path / "data.npz"), 1, queries=0, compared=False)
+    found = carry_out_maps(plan, tmp_path / "out")
+    assert [row["measured"] for row in found.facts["maps"]] == [1]
+
+
 def test_bad_plans_are_refused(tmp_path: Path) -> None:
     files = make_files(tmp_path)
     plan = MapPlan([files.model, files.model], files.data)

@@ -78,7 +78,7 @@ def _look_again(now: Perturber, gains: Tensor, best: Tensor) -> None:
     values = now.grid.shape[1]
     most = -torch.inf
     for some in order.split(CHUNK):
-        if most >= float(gains[some[0]]):
+        if not len(some) or most >= float(gains[some[0]]):
             return
         table = now.changes(some.repeat_interleave(values), torch.arange(values).repeat(len(some)))
         low, point = table.reshape(len(some), values).min(1)

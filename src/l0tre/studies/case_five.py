@@ -12,7 +12,7 @@ from torch import Tensor
 from l0tre.api.attack import attack_details
 from l0tre.api.clusters import ClusterChoice
 from l0tre.api.drawings import Drawing, begin_map
-from l0tre.api.load import load
+from l0tre.api.inputs import agree
 from l0tre.api.spread_maps import draw_all
 from l0tre.data import Dataset, load_data, select
 from l0tre.domain import make_domain
@@ -103,8 +103,13 @@ def carry_out_maps(
     measures: list[dict[str, Any]] = []
     panels: dict[int, list[Panel]] = {}
     for name, source in zip(names, plan.networks, strict=True):
-        network = load(source, mean=plan.mean, std=plan.std, device=plan.device)
-        data = load_data(plan.data, input_shape=network.input_shape, data_dir=plan.data_dir, resize=True)
+        network, data = agree(
+            source,
+            lambda shape: load_data(plan.data, input_shape=shape, data_dir=plan.data_dir, resize=shape is not None),
+            device=plan.device,
+            mean=plan.mean,
+            std=plan.std,
+        )
         named = replace(data.names, classes=plan.classes or data.names.classes or network.names.classes)
         data = replace(data, names=named)
         chosen = _correct(network, select(data, limit=4 * plan.images, shuffle=True, seed=plan.seed), plan.images)
