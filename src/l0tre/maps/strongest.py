@@ -1,8 +1,9 @@
 """The strongest groups first: some with all their values, many with one value, those that matter with all again.
 
 On many photographs the worst colour of the strongest pixels is nearly always the same one, and a map in that colour is
-smooth; where it is not, strong pixels with another worst colour are missed, which the audit shows. So a few groups drawn from all over the image tell the colour, a lattice tells in that colour where the strong
-groups are, rounds fill in what lies between strong ones, and these are then measured with all their values.
+smooth; where it is not, strong pixels with another worst colour are missed, which the audit shows. So a few groups
+drawn from all over the image tell the colour, a lattice tells in that colour where the strong groups are, rounds fill
+in what lies between strong ones, and these are then measured with all their values.
 """
 
 from collections.abc import Iterator
