@@ -40,6 +40,8 @@ def main() -> None:
         device=options.device,
         stop=late,
     )
+    if not list(options.folder.glob("*/suite.json")):
+        raise SystemExit("the session was too short for a first suite: give more --seconds")
     summary = summarise_case_three(options.folder)
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{torch.get_num_threads()} threads"
     machine = f"{platform.machine()}, {device}, torch {torch.__version__}"

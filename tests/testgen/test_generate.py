@@ -145,6 +145,22 @@ def test_dead_and_distant_neurons_are_told_apart() -> None:
     assert further.exact == 1
 
 
+def test_neurons_without_a_test_are_looked_at_part_by_part() -> None:
+    # The last neuron: how far x is above 0.3, but not above 0.45, less 0.17. Nothing activates it: narrow parts show.
+    module = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1), nn.ReLU(), nn.Linear(1, 2))
+    weights = ([[1.0, 0.0], [1.0, 0.0]], [[1.0, -1.0]])
+    biases = ([-0.3, -0.45], [-0.17])
+    with torch.no_grad():
+        for layer, weight, bias in zip((module[0], module[2]), weights, biases, strict=True):
+            assert isinstance(layer, nn.Linear)
+            layer.weight.copy_(torch.tensor(weight))
+            layer.bias.copy_(torch.tensor(bias))
+    suite = l0tre.generate_tests(network_of(module, (2,)), torch.zeros(1, 2), max_l0=1)
+    assert suite.distance.tolist() == [1, 1, -1]
+    assert bool(suite.lower[2] > 1)
+    assert suite.counts()["open"] == 0
+
+
 @pytest.mark.parametrize("padding", [0, 1])
 def test_padding_and_several_seeds(padding: int) -> None:
     module = conv_module(5, padding=padding)

@@ -28,11 +28,13 @@ from l0tre.model.graph import Graph, run_operation
 from l0tre.objective import AllRivals
 from l0tre.testgen.goals import Goals, Target
 
-__all__ = ["NeuronProver", "make_neuron_prover"]
+__all__ = ["CLOSE_HALVINGS", "NeuronProver", "make_neuron_prover"]
 
 ROW_BYTES = {"cpu": 2**23, "cuda": 2**30}
 FORM_BYTES = {"cpu": 2**26, "cuda": 2**32}  # forms that are carried together
-HALVINGS = 1  # of the range of a single group's values, at the most
+HALVINGS = 1  # of the range of a single group's values, where many neurons are asked about
+CLOSE_HALVINGS = 5  # for neurons without a test
+MOST_PARTS = 2  # parts of ranges for each group, beyond which they are not halved again
 
 
 @dataclass(frozen=True)
@@ -78,12 +80,13 @@ class NeuronProver:
         return self._left_out(instance, root(0, count, seed.device), known, upto) & open_
 
     @torch.inference_mode()
-    def alone(self, seed: Tensor, open_: Tensor) -> Tensor:
+    def alone(self, seed: Tensor, open_: Tensor, halvings: int = HALVINGS) -> Tensor:
         """Which neurons no change of a single group activates, group by group and part by part of its values.
 
         Args:
             seed: float32 ``[values]``.
             open_: bool ``[neurons]``, those that it is asked of.
+            halvings: Of the range of a group's values, at the most.
 
         Returns:
             bool ``[neurons]``, some of these.
@@ -105,20 +108,20 @@ class NeuronProver:
         nodes = full_boxes(instance, 0, cells[:, None])
         size = item_bytes(forward, 1 + self.domain.members.shape[1], 0, max(keep))
         most = max(1, FORM_BYTES[seed.device.type] // size)
-        for halving in range(HALVINGS + 1):
+        for halving in range(halvings + 1):
             rest: list[BoxNodes] = []
+            unproved = torch.zeros_like(open_)
             for start in range(0, len(nodes), most):
                 part = nodes.pick(slice(start, start + most))
                 found = carry(forward, instance, drift, part.image, 0, seeds_of(instance, part), keep)
                 left = self._attainable(asked, found, instance, drift, part) & open_
-                if halving == HALVINGS:
-                    proved &= ~left.any(0)
-                else:
-                    rest.append(part.pick(left.any(1)))
-            if halving == HALVINGS or not any(map(len, rest)):
+                unproved |= left.any(0)
+                rest.append(part.pick(left.any(1)))
+            nodes = join(rest)
+            if halving == halvings or not 0 < len(nodes) <= MOST_PARTS * self.domain.groups:
                 break
-            nodes = halved(join(rest), 1)
-        return proved
+            nodes = halved(nodes, 1)
+        return proved & ~unproved
 
     def _attainable(
         self,

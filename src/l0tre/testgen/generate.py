@@ -17,6 +17,7 @@ from l0tre.halting import Halted
 from l0tre.memory import default_budget
 from l0tre.model.network import Network
 from l0tre.testgen.ascent import ascend
+from l0tre.testgen.bounds import CLOSE_HALVINGS
 from l0tre.testgen.climb import climb
 from l0tre.testgen.found import FAR, Found
 from l0tre.testgen.goals import Goals, make_goals
@@ -284,11 +285,14 @@ def _nowhere(bench: Bench, _: Found, seed: int, open_: Tensor) -> Tensor:
     return bench.prover.nowhere(bench.seeds[seed], open_)
 
 
-def _within(bench: Bench, _: Found, seed: int, count: int, open_: Tensor) -> Tensor:
+def _within(bench: Bench, found: Found, seed: int, count: int, open_: Tensor) -> Tensor:
     bench.pulse()
     assert not isinstance(bench.prover, str)
     own = bench.seeds[seed]
-    return bench.prover.alone(own, open_) if count == 1 else bench.prover.within(own, count, open_)
+    if count > 1:
+        return bench.prover.within(own, count, open_)
+    proved = bench.prover.alone(own, open_)
+    return proved | bench.prover.alone(own, open_ & ~proved & (found.distance >= FAR), CLOSE_HALVINGS)
 
 
 def _tighten(bench: Bench, desk: Desk, _: Settings, state: State) -> Iterator[str]:
