@@ -38,10 +38,10 @@ def suite_page(suite: Suite, *, names: Names = NO_NAMES, low: float = 0.0, high:
         high: The value drawn white.
     """
     counts, unit = suite.counts(), suite.unit
-    total = suite.neurons
+    total, seeds = suite.neurons, len(suite.seeds.indices)
     text = (
-        f"{len(suite):,} tests and {len(suite.seeds.indices):,} seeds cover {suite.coverage:.2%} of {total:,} neurons "
-        f"with at most {suite.max_l0:,} changed {unit}s."
+        f"{len(suite):,} tests and {seeds:,} seed{'' if seeds == 1 else 's'} cover {suite.coverage:.2%} of "
+        f"{total:,} neurons with at most {suite.max_l0:,} changed {unit}s."
     )
     proved = counts["dead"] + counts["out of reach"]
     state = "Everything asked for was done." if suite.complete else "It was stopped before the end."
@@ -104,7 +104,7 @@ def suite_page(suite: Suite, *, names: Names = NO_NAMES, low: float = 0.0, high:
     named = ("layer", "neurons", "coverage", *COUNTS)
     layers = [[row[name] for name in named] for row in suite.by_layer()]
     note = (
-        "Dead: no input activates it, proved. Out of reach: not within the changes allowed for some distance, proved."
+        f"Dead: no input activates it, proved. Out of reach: none within one changed {unit} of a seed or more, proved."
     )
     found.append(blocks.table("layers", "Layers", heads, layers[:-1], total=layers[-1], note=note))
     if not len(suite):
