@@ -26,6 +26,7 @@ from tests.tools import tiny_module
 # One session of Ray for all of them: it takes seconds to start.
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cluster")]
 
+CLOCKED = ("seconds", "history", "share")  # what depends on who was when at what
 TWO = l0tre.Cluster("local", workers=2)
 # Tasks of single images, which last for a moment: there is something to kill.
 SMALL = Tuning(record_seconds=0.0, turn_seconds=0.02, task_seconds=0.02)
@@ -88,6 +89,9 @@ def test_results_are_those_of_one_process(guarantee: Any) -> None:
     together = l0tre.evaluate(network, images, guarantee=guarantee, cluster=TWO, **OPTIONS)
     assert together.finished
     assert _essence(together) == _essence(alone)
+    assert [image.queries for image in together.images] == [image.queries for image in alone.images]
+    ours, theirs = ({k: v for k, v in r.to_dict()["global"].items() if k not in CLOCKED} for r in (together, alone))
+    assert ours == theirs
 
 
 @pytest.mark.parametrize("targeted", [False, True])
