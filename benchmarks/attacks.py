@@ -2,23 +2,24 @@
 
 Networks that are plain and robust, of the zoo, public and trained here; several budgets; every attack that can be
 imported. It works in parts (a network, a budget, an attack), one file each in FOLDER: a part that is there already is
-not run again, so that the whole fits into several sessions. ``--show`` prints the tables of what is there.
+not run again, so that the whole fits into several sessions, each of ``--seconds`` (a part that is begun is
+finished). ``--show`` prints the tables of what is there (``benchmarks/attack_tables.py``).
 """
 
 import argparse
-import itertools
 import json
 import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import nn
 
 import l0tre
+from benchmarks.attack_tables import show, write
+from benchmarks.tuning_networks import TUNING, drawn_rows, load_tuning
 from l0tre.adapters.compare_attacks import OWN, AttackResult, compare
 from l0tre.adapters.peers import PEERS
 from l0tre.data import Dataset, select
@@ -26,6 +27,7 @@ from l0tre.errors import MissingExtraError
 
 BUDGETS = (200, 500, 2_000, 10_000, 50_000)
 SLOW = ("cw-l0", "sparsefool", "pixle", "one-pixel", "jsma", "bb-l0")  # only if they are named
+NO_KNOB = ("l0tre-paper", "cw-l0")  # they spend the same at every budget
 
 
 @dataclass(frozen=True)
@@ -36,11 +38,13 @@ class Case:
         model: For :func:`l0tre.load`, a file below ``DATA/models``, or ``mlp`` for the table.
         data: For :func:`l0tre.load_data`.
         normalise: Mean and standard deviation, if the network wants them.
+        unit: What all attacks are measured by, and ours keeps few.
     """
 
     model: str
     data: str
     normalise: tuple[float, float] | None = None
+    unit: Literal["auto", "pixel", "feature"] = "auto"
 
 
 MNIST = (0.1307, 0.3081)
@@ -54,16 +58,17 @@ CASES = {
     "cifar10-attack": Case("cifar10-attack", "cifar10"),
     "cifar10-resnet20": Case("cifar10-resnet20", "cifar10"),
     "table-mlp": Case("mlp", "table"),
+    "cifar10-attack-values": Case("cifar10-attack", "cifar10", unit="feature"),
+    "cifar10-resnet20-values": Case("cifar10-resnet20", "cifar10", unit="feature"),
+    # To choose constants on, for no table.
+    **{name: Case(name, "tuning") for name in TUNING},
+    "tune-colour-values": Case("tune-colour", "tuning", unit="feature"),
 }
 
 
 def table(count: int) -> tuple[nn.Module, Dataset]:
     """A network of two hidden layers for a drawn table of 40 columns in [0, 1] and five classes, and its test rows."""
-    draw = np.random.default_rng(0)
-    centres = draw.random((5, 4, 40))
-    label, cluster = draw.integers(0, 5, 6000), draw.integers(0, 4, 6000)
-    rows = np.clip(centres[label, cluster] + draw.normal(0, 0.25, (6000, 40)), 0, 1)
-    x, y = torch.from_numpy(rows).float(), torch.from_numpy(label)
+    x, y = drawn_rows(40, 5, 0)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         module = nn.Sequential(nn.Linear(40, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 5))
@@ -76,8 +81,10 @@ def table(count: int) -> tuple[nn.Module, Dataset]:
     return module.eval().requires_grad_(False), Dataset(x[held], y[held], tuple(range(4000, 4000 + count)), "table")
 
 
-def load(case: Case, images: int, folder: Path | None, device: str) -> tuple[l0tre.Network, Dataset]:
-    """The network, and its first images."""
+def load(case: Case, images: int, folder: Path | None, keep: Path, device: str) -> tuple[l0tre.Network, Dataset]:
+    """The network, and its first images; ``keep`` is for networks that are trained here."""
+    if case.model in TUNING:
+        return load_tuning(case.model, images, folder, keep, device)
     if case.model == "mlp":
         module, data = table(images)
         return l0tre.load(module, input_shape=(40,), device=device), data
@@ -90,19 +97,38 @@ def load(case: Case, images: int, folder: Path | None, device: str) -> tuple[l0t
 
 def run_part(case: Case, attack: str, budget: int, options: argparse.Namespace) -> dict[str, Any]:
     """One attack on one network with one budget."""
-    network, data = load(case, options.images, options.data_dir, options.device)
-    done = compare(network, data, peers=[] if attack == OWN else [attack], budget=budget, own=attack == OWN)
+    network, data = load(case, options.images, options.data_dir, options.folder / "networks", options.device)
+    domain = l0tre.make_domain(network.input_shape, groups=case.unit)
+    began = time.process_time()
+    done = compare(
+        network,
+        data,
+        peers=[] if attack == OWN else [attack],
+        budget=budget,
+        own=attack == OWN,
+        seed=options.seed,
+        domain=domain,
+    )
     result: AttackResult = done.results[0]
     distance = result.features if done.unit == "feature" else result.pixels
     return {
         "images": list(done.indices),
+        "unit": done.unit,
         "distance": distance.tolist(),
         "forwards": result.forwards,
         "backwards": result.backwards,
         "seconds": result.seconds,
+        "cpu_seconds": time.process_time() - began,
         "error": result.error,
         "device": torch.cuda.get_device_name() if network.device.type == "cuda" else "cpu",
+        "torch": torch.__version__,
     }
+
+
+def _same(file: Path, attack: str) -> dict[str, Any] | None:
+    """The part of another budget, for an attack that has no budget."""
+    others = sorted(file.parent.glob(f"{attack}-*.json")) if attack in NO_KNOB else []
+    return json.loads(others[0].read_text()) if others else None
 
 
 def importable(name: str) -> bool:
@@ -126,68 +152,38 @@ def work(options: argparse.Namespace) -> None:
                 if file.exists() or time.monotonic() - began > options.seconds:
                     continue
                 file.parent.mkdir(parents=True, exist_ok=True)
-                part = run_part(CASES[network], name, budget, options)
+                part = _same(file, name) or run_part(CASES[network], name, budget, options)
                 file.write_text(json.dumps(part) + "\n")
                 found = [d for d in part["distance"] if d > 0]
-                mean = sum(found) / max(1, len(found))
-                each = part["seconds"] / max(1, len(part["images"]))
+                mean, count = sum(found) / max(1, len(found)), max(1, len(part["images"]))
                 print(
-                    f"{network} {budget} {name}: {mean:.2f} {len(found)} found {each:.4f} s {part['error']}", flush=True
+                    f"{network} {budget} {name}: {mean:.2f}, {len(found)} of {count} found, "
+                    f"{(part['forwards'] + part['backwards']) / count:.0f} passes and {part['seconds'] / count:.4f} s "
+                    f"an image {part['error']}",
+                    flush=True,
                 )
-
-
-def show(folder: Path) -> None:
-    """Tables of everything in a folder, in Markdown."""
-    for place in sorted(path for path in folder.iterdir() if path.is_dir()):
-        parts = {file.stem: json.loads(file.read_text()) for file in place.glob("*.json")}
-        budgets = sorted({int(stem.rpartition("-")[2]) for stem in parts})
-        names = sorted({stem.rpartition("-")[0] for stem in parts}, key=lambda name: (name != OWN, name))
-        print(f"\n### {place.name}, {len(next(iter(parts.values()))['images'])} images\n")
-        print("| attack | " + " | ".join(f"{b:,}" for b in budgets) + " | area | ours <= | s/image |")
-        print("|---" * (len(budgets) + 4) + "|")
-        for name in names:
-            cells, points, good, seconds = [], [], [], ""
-            for budget in budgets:
-                part, own = parts.get(f"{name}-{budget}"), parts.get(f"{OWN}-{budget}")
-                if part is None or part["error"]:
-                    cells.append("-")
-                    continue
-                distance = np.array(part["distance"], dtype=float)
-                found = distance > 0
-                mean = float(distance[found].mean()) if found.any() else math.nan
-                cells.append(f"{mean:.2f}" + ("" if found.all() else f" ({found.mean():.0%})"))
-                points.append((math.log(budget), mean))
-                seconds = f"{part['seconds'] / len(distance):.4f}"
-                if own is not None and name != OWN and own["images"] == part["images"]:
-                    ours = np.array(own["distance"], dtype=float)
-                    ours[ours <= 0], distance[~found] = np.inf, np.inf
-                    good.append(f"{(ours <= distance).mean():.1%}")
-            print(f"| {name} | " + " | ".join(cells) + f" | {area(points)} | {' '.join(good)} | {seconds} |")
-
-
-def area(points: list[tuple[float, float]]) -> str:
-    """Mean height of a curve over the logarithm of the budget."""
-    if len(points) < 2:
-        return "-"
-    sums = sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in itertools.pairwise(points))
-    return f"{sums / (points[-1][0] - points[0][0]):.2f}"
 
 
 def main() -> None:
     """Run, or show."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--networks", default=",".join(CASES), help=f"of {', '.join(CASES)}")
+    measured = [name for name in CASES if not name.startswith("tune-")]
+    parser.add_argument("--networks", default=",".join(measured), help=f"of {', '.join(CASES)}")
     parser.add_argument("--budgets", default=",".join(map(str, BUDGETS)))
     parser.add_argument("--attacks", default="", help="default: ours and all that can be imported and are not slow")
     parser.add_argument("--images", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin no part after so many")
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--show", action="store_true")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--show", action="store_true", help="print tables")
+    parser.add_argument("--write", type=Path, help="a folder for curves.csv, images.csv and curves.png")
     options = parser.parse_args()
-    if options.show:
+    if options.show or options.write:
         show(options.folder)
+        if options.write:
+            write(options.folder, options.write)
         return
     options.networks = options.networks.split(",")
     options.budgets = [int(budget) for budget in options.budgets.split(",")]

@@ -74,8 +74,8 @@ def attack(
         domain: Instead of the last four.
         rounding: ``8bit``: changed values are multiples of 1/255, or whole numbers where values go to 255, so that the
             input survives storage as an image file.
-        budget: Queries, which are forward and backward passes, for each image. The last step may exceed it, and
-            restoring superfluous groups: by little at the default, several times over for a budget of a few passes.
+        budget: Queries, which are forward and backward passes, for each image; all images together never spend
+            more than their number times this. What images that are finished leave is for the others.
         time_budget: Seconds for all images together; ``None`` for no limit.
         lower: Proved lower bounds, one for each image: an image is finished when its distance is one more. Only bounds
             for all real values of this domain (``certified``) are of use.
