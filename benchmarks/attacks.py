@@ -35,7 +35,7 @@ class Case:
     """A network and where its images come from.
 
     Attributes:
-        model: For :func:`l0tre.load`, a file below ``DATA/models``, or ``mlp`` for the table.
+        model: For :func:`l0tre.load`, a file in the folder of models, or ``mlp`` for the table.
         data: For :func:`l0tre.load_data`.
         normalise: Mean and standard deviation, if the network wants them.
         unit: What all attacks are measured by, and ours keeps few.
@@ -81,14 +81,15 @@ def table(count: int) -> tuple[nn.Module, Dataset]:
     return module.eval().requires_grad_(False), Dataset(x[held], y[held], tuple(range(4000, 4000 + count)), "table")
 
 
-def load(case: Case, images: int, folder: Path | None, keep: Path, device: str) -> tuple[l0tre.Network, Dataset]:
-    """The network, and its first images; ``keep`` is for networks that are trained here."""
+def load(case: Case, options: argparse.Namespace) -> tuple[l0tre.Network, Dataset]:
+    """The network, and its first images."""
+    images, device, folder = options.images, options.device, options.data_dir
     if case.model in TUNING:
-        return load_tuning(case.model, images, folder, keep, device)
+        return load_tuning(case.model, images, folder, options.folder / "networks", device)
     if case.model == "mlp":
         module, data = table(images)
         return l0tre.load(module, input_shape=(40,), device=device), data
-    model: Any = folder / "models" / case.model if folder is not None and case.model.endswith(".onnx") else case.model
+    model: Any = options.models / case.model if case.model.endswith(".onnx") else case.model
     mean, std = (None, None) if case.normalise is None else ([case.normalise[0]], [case.normalise[1]])
     network = l0tre.load(model, device=device, mean=mean, std=std)
     data = l0tre.load_data(case.data, input_shape=network.input_shape, data_dir=folder)
@@ -97,7 +98,7 @@ def load(case: Case, images: int, folder: Path | None, keep: Path, device: str) 
 
 def run_part(case: Case, attack: str, budget: int, options: argparse.Namespace) -> dict[str, Any]:
     """One attack on one network with one budget."""
-    network, data = load(case, options.images, options.data_dir, options.folder / "networks", options.device)
+    network, data = load(case, options)
     domain = l0tre.make_domain(network.input_shape, groups=case.unit)
     began = time.process_time()
     done = compare(
@@ -175,6 +176,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin no part after so many")
     parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--models", type=Path, default=Path("models"), help="folder of the public networks (.onnx)")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--show", action="store_true", help="print tables")

@@ -60,8 +60,10 @@ class _Recipe:
 TUNING = {
     "tune-strided-l2": _Recipe(_strided, "mnist", Adversarial("l2", 1.5, 0.5, 5), TRAINED_ON),
     "tune-strided-linf": _Recipe(_strided, "mnist", Adversarial("linf", 0.2, 0.06, 5), TRAINED_ON),
-    "tune-pooled-l2": _Recipe(lambda: _pooled(1, 28, (8, 16)), "mnist", Adversarial("l2", 2.0, 0.7, 5), TRAINED_ON),
-    "tune-pooled-trades": _Recipe(lambda: _pooled(1, 28, (8, 16)), "mnist", Trades(0.3, 0.1, 5, 3.0), TRAINED_ON),
+    "tune-pooled-l2": _Recipe(
+        lambda: _pooled(1, 28, (8, 16)), "mnist", Adversarial("l2", 2.0, 0.7, 5), TRAINED_ON // 2
+    ),
+    "tune-pooled-trades": _Recipe(lambda: _pooled(1, 28, (8, 16)), "mnist", Trades(0.3, 0.1, 5, 3.0), TRAINED_ON // 2),
     "tune-pooled": _Recipe(lambda: _pooled(1, 28, (8, 16)), "mnist", CrossEntropy(), TRAINED_ON),
     "tune-dense-linf": _Recipe(
         lambda: _dense(784, (100, 100, 100), 10), "mnist", Adversarial("linf", 0.1, 0.03, 5), TRAINED_ON

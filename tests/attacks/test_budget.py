@@ -48,8 +48,8 @@ def counted(module: nn.Module, images: Tensor, **options: object) -> tuple[Attac
 def test_every_pass_is_counted_and_the_budget_is_kept(method: Method, budget: int) -> None:
     images = make_images()
     result, counting = counted(make_module(), images, method=method, budget=budget)
-    # Beside the attack: one pass each way to see whether there are gradients, and the decision for each image.
-    assert counting.forwards == int(result.forwards.sum()) + 1 + len(images)
+    # Beside the attack: one pass each way to see whether there are gradients.
+    assert counting.forwards == int(result.forwards.sum()) + 1
     assert counting.backwards == int(result.backwards.sum()) + 1
     spent = result.forwards + result.backwards
     assert int(spent.sum()) <= budget * len(images)
@@ -72,14 +72,15 @@ def test_more_budget_is_used_where_the_distance_is_not_known() -> None:
 @pytest.mark.parametrize("method", ["auto", *METHODS])
 def test_tiny_budgets_end_with_a_valid_result(method: Method, budget: int) -> None:
     result, _ = counted(make_module(), make_images(), method=method, budget=budget)
-    assert int((result.forwards + result.backwards).sum()) <= 3 * budget
+    # The first look at each image counts as well.
+    assert 3 <= int((result.forwards + result.backwards).sum()) <= 3 * budget
 
 
 def test_no_time_at_all_leaves_the_originals() -> None:
     images = make_images()
     result, _ = counted(make_module(), images, time_budget=0)
     assert torch.equal(result.adversarial, images)
-    assert int(result.forwards.sum()) == 0
+    assert result.forwards.tolist() == [1] * len(images)  # the first look
 
 
 def stop_after(calls: int) -> Callable[[], bool]:
@@ -158,7 +159,7 @@ def test_little_memory_means_blocks_of_images_and_equally_valid_results(method: 
     result = attack_details(network, case.images, case.labels, method=method, memory_bytes=2**13, budget=400)
     check_result(case.module, case.images, result, case.domain)
     assert max(asked) <= 2**13 // case.network.sample_bytes
-    assert counting.forwards == int(result.forwards.sum()) + 1 + len(case.images)
+    assert counting.forwards == int(result.forwards.sum()) + 1
     if method in ("auto", "local"):
         assert result.distance.tolist() == [case.distance(row) for row in range(5)]
 

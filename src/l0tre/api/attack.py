@@ -32,6 +32,7 @@ from l0tre.tuning import PerDevice
 
 __all__ = ["attack", "attack_details"]
 
+LOOK = 1  # pass for each image that says what the network takes it for
 BLOCK = PerDevice(128, 1024)  # images at the most that are attacked together, and share what some leave of their budget
 
 
@@ -176,7 +177,7 @@ def attack_details(
         domain.to(net.device),
         levels,
         usable(method, gradients),
-        budget,
+        budget - LOOK,
         seed,
         memory_bytes,
     )
@@ -229,7 +230,7 @@ class _Found:
         self.best = images.clone()
         self.as_it_is = torch.zeros_like(labels, dtype=torch.bool)  # which have the wanted decision unchanged
         self.methods = [""] * len(images)
-        self.forwards = torch.zeros(len(images), dtype=torch.int64)
+        self.forwards = torch.full((len(images),), LOOK)
         self.backwards = torch.zeros(len(images), dtype=torch.int64)
 
     def add(self, block: BlockFound) -> None:
@@ -237,7 +238,7 @@ class _Found:
         self.best[rows.to(self.best.device)] = torch.tensor(block.best).to(self.best.device)
         for row, method in zip(block.rows, block.methods, strict=True):
             self.methods[row] = method
-        self.forwards[rows] = torch.tensor(block.forwards)
+        self.forwards[rows] = LOOK + torch.tensor(block.forwards)
         self.backwards[rows] = torch.tensor(block.backwards)
 
     def mean(self, domain: Domain) -> float:

@@ -122,6 +122,6 @@ def _teller(meter: Meter, task: Task, best: Tensor, stage: str, budget: int, pro
         now = time.monotonic()
         if now - last >= TOLD_EVERY:
             last = now
-            progress(stage, min(1.0, float(meter.spent.double().mean()) / budget), mean)
+            progress(stage, min(1.0, float(meter.spent.double().mean()) / max(1, budget)), mean)
 
     return tell
