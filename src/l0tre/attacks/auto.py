@@ -61,7 +61,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             _plain(greedy), False, False, False, "the paper's: rank singles and pairs, accumulate, tighten"
         ),
         "linear": Method(
-            _plain(linear), True, False, False, "the fewest groups that linear models say suffice, averaged"
+            _random(linear), True, False, False, "the fewest groups that linear models say suffice, averaged"
         ),
         "saliency": Method(
             _plain(saliency), True, True, True, "descent on a smooth count of changes (sigma-zero's idea)"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from l0tre.attacks.linear import approach, from_both_sides
+from l0tre.attacks.linear import STEPS, Sides, approach, from_all_sides
 from l0tre.attacks.meter import Meter
 from l0tre.attacks.rows import places
 from l0tre.attacks.task import Task
@@ -34,6 +34,8 @@ class Chains:
         least: float32 ``[chains]``, the smallest lead of the label over the rival at the size it works on.
         stale: int64 ``[chains]``, steps since ``least`` fell.
         shaken: bool ``[chains]``, whether chance has a say in its moves.
+        slopes: float32 ``[chains, values]``, means of gradients between the corners.
+        between: bool ``[chains]``, whether it goes by them.
     """
 
     image: Tensor
@@ -43,6 +45,8 @@ class Chains:
     least: Tensor
     stale: Tensor
     shaken: Tensor
+    slopes: Tensor
+    between: Tensor
 
     def __len__(self) -> int:
         return len(self.image)
@@ -58,7 +62,9 @@ def join(parts: Sequence[Chains]) -> Chains:
     return Chains(*(torch.cat([getattr(part, field.name) for part in parts]) for field in fields(Chains)))
 
 
-def begin(meter: Meter, task: Task, best: Tensor, rows: Tensor, limit: Tensor) -> Chains:
+def begin(
+    meter: Meter, task: Task, best: Tensor, rows: Tensor, limit: Tensor, sides: Sides, generator: torch.Generator
+) -> Chains:
     """A chain towards every near class, from where linear models lead, and one from the best adversarial input.
 
     Args:
@@ -68,6 +74,8 @@ def begin(meter: Meter, task: Task, best: Tensor, rows: Tensor, limit: Tensor) -
             met on the way are written into it.
         rows: int64, the images to begin with.
         limit: int64 ``[images]``, passes of the meter that are not exceeded: with few, fewer classes are aimed at.
+        sides: Of all images; filled for these.
+        generator: For chance.
 
     Returns:
         The chains.
@@ -83,22 +91,38 @@ def begin(meter: Meter, task: Task, best: Tensor, rows: Tensor, limit: Tensor) -
     most = min(MOST_RIVALS, specification.rivals(scores.shape[1]).shape[1])
     scores = specification.rival_scores(scores)
     rivals = scores.topk(most, 1).indices
-    above = torch.zeros(len(task.images), dtype=torch.bool, device=device)
-    above[rows] = from_both_sides(meter, task, best, rows, limit)
+    from_all_sides(meter, task, best, rows, limit, sides, generator)
     wanted = ((limit - meter.spent)[rows] // RIVAL_QUERIES).clamp(min=1)
     copies = -(-LEAST_CHAINS // most)
     used = (torch.arange(most, device=device) < wanted[:, None]).repeat(1, copies)
     shaken = (torch.arange(most * copies, device=device) >= most).expand_as(used)
     image = rows[:, None].expand_as(used)[used]
     rival, shaken = rivals.repeat(1, copies)[used], shaken[used]
-    x = task.images[image]
-    plain = (~shaken).nonzero()[:, 0]
-    x[plain] = approach(meter, task, best, image[plain], rival[plain], limit, above=above[image[plain]])
-    chains = _make(task, image, rival, x, shaken)
-    return join([chains, from_best(meter, task, best, rows, limit)])
+    x, slopes = task.images[image], sides.slopes[image]
+    for some in ((~shaken & ~sides.between[image]).nonzero()[:, 0], (~shaken & sides.between[image]).nonzero()[:, 0]):
+        x[some], slopes[some] = _led(meter, task, best, image[some], rival[some], limit, sides, generator)
+    chains = _make(task, image, rival, x, shaken, sides.between[image], slopes)
+    return join([chains, from_best(meter, task, best, rows, limit, sides)])
 
 
-def from_best(meter: Meter, task: Task, best: Tensor, rows: Tensor, limit: Tensor) -> Chains:
+def _led(
+    meter: Meter,
+    task: Task,
+    best: Tensor,
+    image: Tensor,
+    rival: Tensor,
+    limit: Tensor,
+    sides: Sides,
+    generator: torch.Generator,
+) -> tuple[Tensor, Tensor]:
+    """Where linear models lead some chains, all between or none, and the slopes between the corners that they used."""
+    if len(image) and bool(sides.between[image[0]]):
+        return approach(meter, task, best, image, rival, limit, steps=STEPS, chance=generator)
+    x, _ = approach(meter, task, best, image, rival, limit, above=sides.above[image])
+    return x, sides.slopes[image]
+
+
+def from_best(meter: Meter, task: Task, best: Tensor, rows: Tensor, limit: Tensor, sides: Sides) -> Chains:
     """A chain from the best adversarial input of each of some images, towards what it is taken for."""
     known = rows[task.part(rows).sizes(best[rows]) <= task.domain.groups]
     known = known[meter.affords(known, limit)]
@@ -107,13 +131,16 @@ def from_best(meter: Meter, task: Task, best: Tensor, rows: Tensor, limit: Tenso
         return best[known[start:stop]]
 
     reached = task.specification.pick(known).rival_scores(meter.scores(known, adversarial)).argmax(1)
-    return _make(task, known, reached, best[known], torch.zeros_like(known, dtype=torch.bool))
+    plain = torch.zeros_like(known, dtype=torch.bool)
+    return _make(task, known, reached, best[known], plain, sides.between[known], sides.slopes[known])
 
 
-def _make(task: Task, image: Tensor, rival: Tensor, x: Tensor, shaken: Tensor) -> Chains:
+def _make(
+    task: Task, image: Tensor, rival: Tensor, x: Tensor, shaken: Tensor, between: Tensor, slopes: Tensor
+) -> Chains:
     tabu = torch.zeros(len(image), task.domain.groups, dtype=torch.int32, device=image.device)
     least = torch.full((len(image),), float("inf"), device=image.device)
-    return Chains(image, rival, x, tabu, least, torch.zeros_like(image), shaken)
+    return Chains(image, rival, x, tabu, least, torch.zeros_like(image), shaken, slopes, between)
 
 
 def restart(
@@ -126,12 +153,29 @@ def restart(
     image = chains.image[rows]
     changed = changed_groups(task.domain, task.images[image], best[image])
     barred = changed & (torch.rand(changed.shape, generator=generator, device=changed.device) < BARRED)
-    x = chains.x.clone()
+    x, slopes = chains.x.clone(), chains.slopes.clone()
+    between, rival = chains.between[rows], chains.rival[rows]
     above = torch.rand(len(rows), generator=generator, device=x.device) < 0.5
-    x[rows] = approach(meter, task, best, image, chains.rival[rows], limit, barred=barred, above=above)
+    for some in ((~between).nonzero()[:, 0], between.nonzero()[:, 0]):
+        if not len(some):
+            continue
+        x[rows[some]], met = approach(
+            meter,
+            task,
+            best,
+            image[some],
+            rival[some],
+            limit,
+            barred=barred[some],
+            above=above[some] & ~between[some],
+            chance=generator if bool(between[some[0]]) else None,
+        )
+        if bool(between[some[0]]):
+            slopes[rows[some]] = met
     return replace(
         chains,
         x=x,
+        slopes=slopes,
         tabu=chains.tabu.masked_fill(which[:, None], 0),
         least=chains.least.masked_fill(which, float("inf")),
         stale=chains.stale.masked_fill(which, 0),

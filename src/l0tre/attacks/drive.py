@@ -21,7 +21,7 @@ __all__ = ["Outcome", "Progress", "block_size", "carry_out", "replays"]
 
 Progress = Callable[[str, float, float], None]
 
-ARRAYS = 12  # arrays of a chain's size that a step of the local search holds
+ARRAYS = 14  # arrays of a chain's size that a step of the local search holds
 TOLD_EVERY = 0.2  # seconds between two calls of progress
 
 

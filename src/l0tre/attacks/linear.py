@@ -6,26 +6,52 @@ The next input changes the most promising groups of the original, as many as the
 come close to what descent on a smooth count of groups needs hundreds for; then they stand still.
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
+from l0tre.admission import ends
 from l0tre.attacks.first_order import first_order_gains, group_sums
 from l0tre.attacks.meter import Meter
 from l0tre.attacks.rows import lowest
 from l0tre.attacks.task import Task, keep_smaller
 from l0tre.exhaustive.accumulate import changed_groups, flipped
 
-__all__ = ["STEPS", "approach", "from_both_sides", "linear"]
+__all__ = ["STEPS", "Sides", "approach", "between", "from_all_sides", "linear", "no_sides"]
 
 STEPS = 15  # of one approach, two passes each
 PACE = 0.5  # an average over t steps gives the newest one the weight t ** -PACE
 FEWER, MORE = 0.75, 1.5  # shares of its changed groups between which an input has its successor's
 GROWTH = 1.3  # of the changed groups, until there is another decision
 FIRST = 80  # most groups of the first input
+BETWEEN = 30  # steps of the one with gradients between the corners, three passes each
+MOVED = 0.2  # of the groups are moved at random where gradients are taken between the corners
 SHARE, HALF = 0.5, 0.5  # from above: of all groups are changed at first, and a share that is left in each step
 
 
-def linear(meter: Meter, task: Task, best: Tensor, limit: Tensor) -> Tensor:
+@dataclass(frozen=True)
+class Sides:
+    """From where linear models led nearest, one row for each image.
+
+    Attributes:
+        above: bool ``[images]``, from many groups.
+        between: bool ``[images]``, by gradients at random points between the corners.
+        slopes: float32 ``[images, values]``, the mean of these gradients.
+    """
+
+    above: Tensor
+    between: Tensor
+    slopes: Tensor
+
+
+def no_sides(task: Task) -> Sides:
+    """Nothing is known."""
+    nothing = torch.zeros(len(task.images), dtype=torch.bool, device=task.images.device)
+    return Sides(nothing, nothing.clone(), torch.zeros_like(task.images))
+
+
+def linear(meter: Meter, task: Task, best: Tensor, limit: Tensor, generator: torch.Generator) -> Tensor:
     """Change the fewest groups that linear models say suffice, towards whichever class is nearest.
 
     Args:
@@ -33,27 +59,33 @@ def linear(meter: Meter, task: Task, best: Tensor, limit: Tensor) -> Tensor:
         task: What is attacked.
         best: float32 ``[images, values]``, adversarial inputs; the original where none is known.
         limit: int64 ``[images]``, passes of the meter that are not exceeded. It takes no more than it has use for.
+        generator: For chance, on the network's device.
 
     Returns:
         float32 ``[images, values]``, inputs that are no larger.
     """
     best = meter.working_copy(best)
     rows = ((task.sizes(best) > task.enough) & (meter.spent + 2 <= limit)).nonzero()[:, 0]
-    from_both_sides(meter, task, best, rows, limit)
+    from_all_sides(meter, task, best, rows, limit, no_sides(task), generator)
     return best
 
 
-def from_both_sides(meter: Meter, task: Task, best: Tensor, rows: Tensor, limit: Tensor) -> Tensor:
-    """Approach the nearest class from few groups, then from many; improves ``best`` in place.
+def from_all_sides(
+    meter: Meter, task: Task, best: Tensor, rows: Tensor, limit: Tensor, sides: Sides, generator: torch.Generator
+) -> None:
+    """Approach the nearest class from few groups, from many, and by what is between; improves ``best`` in place.
 
-    Returns:
-        Which rows came nearer from many groups, bool ``[rows]``.
+    What led nearest is written into the ``rows`` of ``sides``.
     """
     nearest = torch.full_like(rows, -1)
     approach(meter, task, best, rows, nearest, limit)
     before = task.sizes(best)[rows]
     approach(meter, task, best, rows, nearest, limit, above=torch.ones_like(rows, dtype=torch.bool))
-    return task.sizes(best)[rows] < before
+    after = task.sizes(best)[rows]
+    _, slopes = approach(meter, task, best, rows, nearest, limit, steps=BETWEEN, chance=generator)
+    sides.between[rows] = task.sizes(best)[rows] < after
+    sides.above[rows] = (after < before) & ~sides.between[rows]
+    sides.slopes[rows] = slopes
 
 
 def approach(
@@ -67,7 +99,8 @@ def approach(
     steps: int = STEPS,
     barred: Tensor | None = None,
     above: Tensor | None = None,
-) -> Tensor:
+    chance: torch.Generator | None = None,
+) -> tuple[Tensor, Tensor]:
     """Change the original's groups that help most towards a class, fewer than the best known input does.
 
     Args:
@@ -82,9 +115,12 @@ def approach(
         above: bool ``[rows]``, which rows begin with half of all groups changed, and give up those that a linear model
             says do least there. Where training has made a network blind to small changes, gradients at the original
             say nothing about large ones; at the corners they do.
+        chance: Take gradients at random points on the way to the corners, see :func:`between`; a step then has three
+            passes.
 
     Returns:
         float32 ``[rows, values]``, the last input of each row; from below it has fewer groups than the image's best.
+        And the mean slopes between the corners, likewise; zero without ``chance``.
     """
     originals = task.images[image]
     x = originals.clone()
@@ -92,10 +128,11 @@ def approach(
     promising = torch.ones_like(reached)
     above = torch.zeros_like(reached) if above is None else above
     worth = torch.zeros(len(image), task.domain.groups, device=x.device)
+    mean, seen = torch.zeros_like(x), torch.zeros_like(x)
     for step in range(steps):
         sizes = task.sizes(best)
         open_ = (sizes > task.enough)[image] & promising
-        open_[open_.clone()] = meter.affords(image[open_], limit, 2)
+        open_[open_.clone()] = meter.affords(image[open_], limit, 2 if chance is None else 3)
         rows = open_.nonzero()[:, 0]
         if not len(rows) or meter.halted():
             break
@@ -108,22 +145,40 @@ def approach(
             towards = torch.where(wanted[some] < 0, others.argmax(1), wanted[some])
             return (scores.gather(1, claim.labels[:, None]) - others.gather(1, towards[:, None]))[:, 0]
 
-        scores, slope = meter.gradients(own, x[rows], lead)
+        if chance is None:
+            scores, slope = meter.gradients(own, x[rows], lead)
+            moving = None
+        else:
+
+            def here(start: int, stop: int, rows: Tensor = rows) -> Tensor:
+                return x[rows[start:stop]]
+
+            scores = meter.scores(own, here)
+            points, moving = between(task, originals[rows], x[rows], chance)
+            _, slope = meter.gradients(own, points, lead)
         hit = flipped(scores, claims)
         count = changed_groups(task.domain, originals[rows], x[rows]).sum(1)
         found = lowest(count.double().masked_fill(~hit | (count == 0), float("inf")), own, len(best))
         better = (found >= 0).nonzero()[:, 0]
         best[better] = keep_smaller(task.part(better), best[better], x[rows][found[better]])
         reached[rows] |= hit
+        if moving is not None:
+            values = task.values_of(moving)
+            seen[rows] += values
+            pace = seen[rows].clamp(min=1) ** -PACE
+            mean[rows] += torch.where(values, pace * (slope - mean[rows]), 0)
+            slope = mean[rows]
         gain, corner = first_order_gains(task, originals[rows], originals[rows], slope)
         moved = slope * (x[rows] - originals[rows])
         changed, down = changed_groups(task.domain, originals[rows], x[rows]), above[rows, None]
         # From above what is changed keeps its values, and counts for what it does there.
         gain = -torch.where(changed & down, group_sums(task, moved), gain).clamp(max=0)
         corner = torch.where(task.values_of(changed & down), x[rows], corner)
-        promising[rows] = gain.amax(1) > 0
-        pace = (step + 1) ** -PACE
-        worth[rows] += pace * (gain / gain.amax(1, keepdim=True).clamp(min=1e-12) - worth[rows])
+        if moving is None:
+            promising[rows] = gain.amax(1) > 0
+            worth[rows] += (step + 1) ** -PACE * (gain / gain.amax(1, keepdim=True).clamp(min=1e-12) - worth[rows])
+        else:
+            worth[rows] = gain
         usable = worth[rows] if barred is None else worth[rows].masked_fill(barred[rows], 0)
         order = usable.argsort(1, descending=True)
         start = lead(scores, slice(None)) - moved.sum(1)
@@ -138,7 +193,25 @@ def approach(
         ranks = torch.arange(usable.shape[1], device=x.device)
         chosen.scatter_(1, order, ranks < needed[:, None])
         x[rows] = torch.where(task.values_of(chosen & (usable > 0)), task.snap(corner), originals[rows])
-    return x
+    return x, mean
+
+
+def between(task: Task, originals: Tensor, x: Tensor, chance: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Inputs in which a random part of the groups is somewhere between the original and an end of its range.
+
+    Averaged over such points, the slope of a group times the whole way is what going it does: also where training has
+    made a network blind to small changes, and to a little less of large ones.
+
+    Returns:
+        float32 ``[rows, values]``, and which groups were moved, bool ``[rows, groups]``.
+    """
+    groups = torch.rand(len(x), task.domain.groups, generator=chance, device=x.device) < MOVED
+    low, high = ends(task.domain, originals)
+    draw = torch.rand(x.shape, generator=chance, device=x.device)
+    up = torch.rand(x.shape, generator=chance, device=x.device) < 0.5
+    up = torch.where(originals <= low, True, up & (originals < high))
+    points = originals + draw * (torch.where(up, high, low) - originals)
+    return torch.where(task.values_of(groups), points, x), groups
 
 
 def _step_size(

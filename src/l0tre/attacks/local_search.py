@@ -13,6 +13,7 @@ from torch import Tensor
 
 from l0tre.attacks.chains import Chains, begin, from_best, join, pick, restart, survivors
 from l0tre.attacks.first_order import first_order_gains, group_sums
+from l0tre.attacks.linear import Sides, between, no_sides
 from l0tre.attacks.meter import Meter
 from l0tre.attacks.rows import lowest
 from l0tre.attacks.task import Task, Worker
@@ -24,6 +25,7 @@ ADDITIONS, SWAPS, REVALUES, DROPS = 4, 8, 2, 4  # candidates of one step that ar
 LEAST_STEP = 3  # passes without which a step has no candidate
 TABU = (8, 12)  # steps for which a dropped group stays away, drawn anew each time
 PATIENCE = 25  # steps without progress after which a chain begins again
+PACE = 0.3  # weight of a new gradient between the corners in their mean
 SHAKE = 0.5  # largest share by which chance changes what a gradient promises
 
 
@@ -52,6 +54,7 @@ class _State:
         begun: bool ``[images]``.
         since: int64 ``[images]``, steps since an image's last success; 0 before the first one.
         sizes: int64 ``[images]``, of the best inputs when the search last saw them.
+        sides: From where linear models led nearest.
         chains: Of all images.
         step: Number of the next step.
     """
@@ -59,6 +62,7 @@ class _State:
     begun: Tensor
     since: Tensor
     sizes: Tensor
+    sides: Sides
     chains: Chains | None = None
     step: int = 0
 
@@ -75,7 +79,7 @@ def local(meter: Meter, task: Task, generator: torch.Generator) -> Worker:
         The method; it goes on where it stopped.
     """
     sizes = task.sizes(task.images)
-    state = _State(torch.zeros_like(sizes, dtype=torch.bool), torch.zeros_like(sizes), sizes)
+    state = _State(torch.zeros_like(sizes, dtype=torch.bool), torch.zeros_like(sizes), sizes, no_sides(task))
 
     def work(best: Tensor, limit: Tensor) -> Tensor:
         best = meter.working_copy(best)
@@ -91,7 +95,7 @@ def _search(meter: Meter, task: Task, best: Tensor, limit: Tensor, state: _State
     fresh = (turn & ~state.begun).nonzero()[:, 0]
     if len(fresh):
         state.begun[fresh] = True
-        new = begin(meter, task, best, fresh, limit)
+        new = begin(meter, task, best, fresh, limit, state.sides, generator)
         state.chains = new if state.chains is None else join([state.chains, new])
     if state.chains is None:
         return
@@ -99,7 +103,7 @@ def _search(meter: Meter, task: Task, best: Tensor, limit: Tensor, state: _State
     better = (turn & (task.sizes(best) < state.sizes) & state.begun).nonzero()[:, 0]
     better = better[~torch.isin(better, fresh)]
     if len(better):
-        state.chains = join([state.chains, from_best(meter, task, best, better, limit)])
+        state.chains = join([state.chains, from_best(meter, task, best, better, limit, state.sides)])
     resting = pick(state.chains, ~turn[state.chains.image])
     chains = pick(state.chains, turn[state.chains.image])
     try:
@@ -143,7 +147,15 @@ def _step(
     def lead(scores: Tensor, rows: slice | Tensor) -> Tensor:
         return _lead(scores, specification.labels[rows], chains.rival[rows])
 
-    _, slope = meter.gradients(chains.image, chains.x, lead)
+    points, moved = chains.x, None
+    if bool(chains.between.any()):
+        points, moved = between(task, task.images[chains.image], chains.x, generator)
+        points = torch.where(chains.between[:, None], points, chains.x)
+    _, slope = meter.gradients(chains.image, points, lead)
+    if moved is not None:
+        met = task.values_of(moved) & chains.between[:, None]
+        chains = replace(chains, slopes=chains.slopes + torch.where(met, PACE * (slope - chains.slopes), 0))
+        slope = torch.where(chains.between[:, None], chains.slopes, slope)
     gain, corner = first_order_gains(task, task.images[chains.image], chains.x, slope)
     gain = _shaken(gain, chains, step, generator)
     cost = group_sums(task, slope * (task.images[chains.image] - chains.x)).masked_fill(~support, float("inf"))
