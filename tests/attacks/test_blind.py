@@ -12,7 +12,7 @@ SHAPE = (1, 12, 12)
 
 
 class Steps(nn.Module):
-    """A step at 0.5 for each pixel, then a linear score: gradients at an image say little about what its pixels can do."""
+    """A step at 0.5 for each pixel, then a linear score: gradients at an image say little about what pixels can do."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()

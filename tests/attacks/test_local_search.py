@@ -11,6 +11,7 @@ from l0tre.attacks import local_search as searching
 from l0tre.attacks.auto import METHODS
 from l0tre.attacks.chains import NARROWING, begin, pick, survivors
 from l0tre.attacks.first_order import first_order_gains
+from l0tre.attacks.linear import no_sides
 from l0tre.attacks.meter import Meter
 from l0tre.attacks.random_search import _fewer
 from l0tre.attacks.task import Task
@@ -65,7 +66,7 @@ def test_dropped_groups_stay_away_for_some_steps() -> None:
     case = make_linear(132, (1, 6, 6), 3, count=2)
     meter, task, generator = make_task(case)
     best = corners_of(task, 6)
-    chains = begin(meter, task, task.images.clone(), torch.arange(2), ample(2))
+    chains = begin(meter, task, task.images.clone(), torch.arange(2), ample(2), no_sides(task), generator)
     chains = replace(chains, x=best[chains.image])
     aim = torch.full((len(chains),), 6)
     before = {(row, group) for row in range(len(chains)) for group in range(6)}
@@ -88,7 +89,7 @@ def test_a_step_adds_the_best_group_or_drops_the_cheapest_one() -> None:
     case = make_linear(132, (1, 6, 6), 2, count=3)
     meter, task, generator = make_task(case)
     weight = next(iter(case.module.parameters())).detach()
-    chains = begin(meter, task, task.images.clone(), torch.arange(3), ample(3))
+    chains = begin(meter, task, task.images.clone(), torch.arange(3), ample(3), no_sides(task), generator)
     chains = pick(pick(chains, ~chains.shaken), torch.arange(3))
     chains = replace(chains, x=task.images[chains.image])
     slope = weight[task.specification.labels] - weight[1 - task.specification.labels]
@@ -103,8 +104,8 @@ def test_a_step_adds_the_best_group_or_drops_the_cheapest_one() -> None:
 
 def test_few_rivals_are_joined_by_chains_with_chance() -> None:
     for classes, rivals, shaken in ((2, 1, 2), (3, 2, 2), (5, 4, 0)):
-        meter, task, _ = make_task(make_linear(1, (1, 4, 4), classes, count=2))
-        chains = begin(meter, task, task.images.clone(), torch.arange(2), ample(2))
+        meter, task, generator = make_task(make_linear(1, (1, 4, 4), classes, count=2))
+        chains = begin(meter, task, task.images.clone(), torch.arange(2), ample(2), no_sides(task), generator)
         for image in range(2):
             own = chains.image == image
             assert len(chains.rival[own].unique()) == rivals
@@ -114,8 +115,8 @@ def test_few_rivals_are_joined_by_chains_with_chance() -> None:
 
 
 def test_the_nearest_chains_of_each_image_survive() -> None:
-    meter, task, _ = make_task(make_linear(1, (1, 4, 4), 9, count=2))
-    chains = begin(meter, task, task.images.clone(), torch.arange(2), ample(2))
+    meter, task, generator = make_task(make_linear(1, (1, 4, 4), 9, count=2))
+    chains = begin(meter, task, task.images.clone(), torch.arange(2), ample(2), no_sides(task), generator)
     chains = pick(chains, torch.arange(16))  # without those from the best inputs
     least = torch.arange(16.0).flip(0)  # eight chains for each image, its last ones are nearest
     chains = replace(chains, least=least)
