@@ -28,7 +28,7 @@ class Cell:
         distance: float ``[images]``; infinite where nothing was found.
         images: Their numbers.
         passes: That it took for each image, on average.
-        seconds: For each image.
+        seconds: Of the CPU for each image, whatever else the machine did meanwhile; on a GPU of the clock.
     """
 
     network: str
@@ -74,7 +74,7 @@ def _read(folder: Path) -> dict[str, dict[tuple[str, int], Cell]]:
             distance,
             tuple(part["images"]),
             (part["forwards"] + part["backwards"]) / count,
-            part["seconds"] / count,
+            part["cpu_seconds" if part["device"] == "cpu" else "seconds"] / count,
         )
     return cells
 
@@ -152,12 +152,18 @@ def write(folder: Path, out: Path) -> None:
                 )
     with (out / "images.csv").open("w", newline="") as file:
         lines = csv.writer(file, lineterminator="\n")
-        lines.writerow(["network", "budget", "attack", "distances of the images in order, empty: none found"])
+        lines.writerow(["network", "budget", "attack", "distances of the images in order, -: none found"])
         for network in cells.values():
             for cell in sorted(network.values(), key=lambda cell: (cell.budget, cell.attack)):
                 shown = " ".join(f"{d:.0f}" if np.isfinite(d) else "-" for d in cell.distance)
                 lines.writerow([cell.network, cell.budget, cell.attack, shown])
     _draw(cells, out / "curves.png")
+
+
+def _comparable(network: dict[tuple[str, int], Cell]) -> dict[tuple[str, int], Cell]:
+    """What can stand in one picture: attacks that kept to their budget and found all of the largest set of images."""
+    images = max((cell.images for cell in network.values()), key=len)
+    return {key: cell for key, cell in network.items() if cell.fair and cell.found == 1 and cell.images == images}
 
 
 def _draw(cells: dict[str, dict[tuple[str, int], Cell]], file: Path) -> None:
@@ -166,15 +172,18 @@ def _draw(cells: dict[str, dict[tuple[str, int], Cell]], file: Path) -> None:
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
-    wide = min(3, len(cells))
-    high = -(-len(cells) // wide)
+    # A curve is about the same images at all its budgets, and all of them were found.
+    cells = {name: _comparable(network) for name, network in cells.items()}
+    cells = {name: network for name, network in cells.items() if len({budget for _, budget in network}) > 1}
+    wide = max(1, min(3, len(cells)))
+    high = max(1, -(-len(cells) // wide))
     figure, axes = plt.subplots(high, wide, figsize=(4.2 * wide, 3.1 * high), squeeze=False)
     names = sorted({attack for network in cells.values() for attack, _ in network}, key=lambda n: (n != OWN, n))
     colours = {name: "black" if name == OWN else f"C{place}" for place, name in enumerate(names)}
     for axis, (title, network) in zip(axes.flat, cells.items(), strict=False):
         for name in names:
-            line = sorted((c for c in network.values() if c.attack == name and c.fair), key=lambda cell: cell.budget)
-            points = [(cell.budget, cell.mean) for cell in line if cell.found >= 0.9]
+            line = sorted((c for c in network.values() if c.attack == name), key=lambda cell: cell.budget)
+            points = [(cell.budget, cell.mean) for cell in line]
             if points:
                 axis.plot(*zip(*points, strict=True), "o-", color=colours[name], label=name, ms=3, lw=1.2)
         axis.set_xscale("log")
@@ -182,8 +191,12 @@ def _draw(cells: dict[str, dict[tuple[str, int], Cell]], file: Path) -> None:
         axis.set_title(title, fontsize=9)
         axis.set_xlabel("passes for each image", fontsize=8)
         axis.set_ylabel("mean L0", fontsize=8)
-        axis.tick_params(labelsize=7)
-        axis.tick_params(which="minor", labelsize=6)
+        budgets = sorted({budget for _, budget in network})
+        axis.set_xticks(budgets, [f"{budget:,}" for budget in budgets])
+        axis.xaxis.set_minor_formatter("")
+        axis.yaxis.set_major_formatter("{x:g}")
+        axis.yaxis.set_minor_formatter("{x:g}")
+        axis.tick_params(which="both", labelsize=7)
     for axis in list(axes.flat)[len(cells) :]:
         axis.set_visible(False)
     handles = {h.get_label(): h for axis in axes.flat for h in axis.get_legend_handles_labels()[0]}
