@@ -19,7 +19,7 @@ from playwright.sync_api import sync_playwright
 from l0tre.data import load_data, select
 from l0tre.domain import make_domain
 from l0tre.evaluation.results import HistoryPoint, ImageBounds, Snapshot, make_witness
-from l0tre.report import Run, evaluation_page, save_page
+from l0tre.report import PageSource, evaluation_page, save_page
 from l0tre.store import Inputs
 
 ROWS = "table.images tbody tr"
@@ -36,7 +36,7 @@ SCROLL = """async () => {
 }"""
 
 
-def made_up(images: torch.Tensor) -> Run:
+def made_up(images: torch.Tensor) -> PageSource:
     """A run on real images with bounds that nobody proved."""
     generator = torch.Generator().manual_seed(0)
     shape = tuple(images.shape[1:])
@@ -61,7 +61,7 @@ def made_up(images: torch.Tensor) -> Run:
     }
     history = (HistoryPoint(1.0, 1, 1.0, 3.0),)
     snapshot = Snapshot(tuple(bounds), (), 2.0, 2, "pixel", True, 1.0, history, config, "1-made-up")
-    return Run(snapshot, Inputs(images, None, tuple(range(len(images))), domain), (snapshot,))
+    return PageSource(snapshot, Inputs(images, None, tuple(range(len(images))), domain), (snapshot,))
 
 
 def opened(page: Path) -> dict[str, float]:

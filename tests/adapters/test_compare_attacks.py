@@ -14,7 +14,7 @@ import l0tre
 from l0tre.adapters import compare_attacks as module
 from l0tre.adapters.attack_picture import write_picture
 from l0tre.adapters.attack_summary import common_images, make_rows, to_dict, write_files
-from l0tre.adapters.compare_attacks import OWN, Comparison, compare, replay_results
+from l0tre.adapters.compare_attacks import OWN, AttackComparison, compare, replay_results
 from l0tre.adapters.peers import Peer
 from l0tre.domain import make_domain
 from l0tre.errors import ConfigError, DataError, MissingExtraError
@@ -49,12 +49,12 @@ def _fakes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def fake_comparison(fakes: None) -> Comparison:  # noqa: ARG001  # marks do not apply to fixtures
+def fake_comparison(fakes: None) -> AttackComparison:  # noqa: ARG001  # marks do not apply to fixtures
     model, images, labels = make_case(5)
     return compare(make_network(model), images, labels, peers=["blank", "broken", "keep"], budget=200)
 
 
-def test_every_attack_has_its_row_and_its_error(fake_comparison: Comparison) -> None:
+def test_every_attack_has_its_row_and_its_error(fake_comparison: AttackComparison) -> None:
     rows = {row.name: row for row in make_rows(fake_comparison)}
     assert list(rows) == [OWN, "blank", "broken", "keep"]
     assert rows["broken"].error == "ValueError: no luck"
@@ -65,7 +65,7 @@ def test_every_attack_has_its_row_and_its_error(fake_comparison: Comparison) -> 
     assert rows[OWN].at_least_as_good is None
 
 
-def test_means_are_over_the_images_that_all_attacks_found(fake_comparison: Comparison) -> None:
+def test_means_are_over_the_images_that_all_attacks_found(fake_comparison: AttackComparison) -> None:
     own, other, *_ = fake_comparison.results
     common = common_images(fake_comparison)
     assert torch.equal(common, own.found & other.found)
@@ -76,7 +76,7 @@ def test_means_are_over_the_images_that_all_attacks_found(fake_comparison: Compa
     assert rows[1].at_least_as_good == pytest.approx(float(expected))
 
 
-def test_our_attack_is_measured_by_replay(fake_comparison: Comparison) -> None:
+def test_our_attack_is_measured_by_replay(fake_comparison: AttackComparison) -> None:
     model, images, labels = make_case(5)
     own = fake_comparison.results[0]
     assert own.forwards > 0
@@ -204,7 +204,7 @@ def test_what_cannot_be_compared_is_refused_before_any_work(monkeypatch: pytest.
         compare(network, images, labels, peers=["fmn-foolbox"])
 
 
-def test_the_files_hold_what_was_found(fake_comparison: Comparison, tmp_path: Path) -> None:
+def test_the_files_hold_what_was_found(fake_comparison: AttackComparison, tmp_path: Path) -> None:
     files = write_files(fake_comparison, tmp_path / "out")
     assert [file.name for file in files] == [
         "compare.json", "compare.csv", "l0tre.npz", "blank.npz", "broken.npz", "keep.npz"
@@ -223,7 +223,7 @@ def test_the_files_hold_what_was_found(fake_comparison: Comparison, tmp_path: Pa
         assert archive["index"].tolist() == list(fake_comparison.indices)
 
 
-def test_the_picture_frames_changed_pixels(fake_comparison: Comparison, tmp_path: Path) -> None:
+def test_the_picture_frames_changed_pixels(fake_comparison: AttackComparison, tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
     page = np.asarray(image.open(write_picture(fake_comparison, tmp_path / "compare.png")))
     red = (page == (220, 30, 30)).all(2)

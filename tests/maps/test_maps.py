@@ -15,7 +15,7 @@ from l0tre.errors import ConfigError, ModelError, StoreError
 from l0tre.maps import forecast
 from l0tre.maps.files import read_map
 from l0tre.maps.pairs import interacting_pairs
-from l0tre.maps.work import Step
+from l0tre.maps.work import MapStep
 from l0tre.maps.worst_values import HalfError, candidates, find_worst_values
 from l0tre.model.network import Network
 
@@ -155,7 +155,7 @@ def test_strongest_pixels_are_found_and_predictions_are_checked() -> None:
         dense[1].weight.copy_(torch.stack([hill.flatten(), -hill.flatten()]))  # type: ignore[operator]
     image = torch.full((1, 96, 96), 0.8)
     network = l0tre.load(dense, input_shape=(1, 96, 96), device="cpu")
-    told: list[Step] = []
+    told: list[MapStep] = []
     found = l0tre.saliency_map(network, image, 0, coarse=True, progress=told.append)
     true = 0.8 * hill.flatten()
     best = set(true.topk(100).indices.tolist())

@@ -5,14 +5,14 @@ from torch import Tensor
 
 from l0tre.domain import make_domain
 from l0tre.evaluation.results import Excluded, HistoryPoint, ImageBounds, Snapshot, make_witness
-from l0tre.report import Run
+from l0tre.report import PageSource
 from l0tre.report.inputs import Details
 from l0tre.store import Inputs
 
 HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
 
 
-def made_run(count: int, *, hostile: bool = False, shape: tuple[int, ...] = (1, 6, 5)) -> Run:
+def made_run(count: int, *, hostile: bool = False, shape: tuple[int, ...] = (1, 6, 5)) -> PageSource:
     """A run on pictures: every third image has no witness, every second one is exact."""
     generator = torch.Generator().manual_seed(0)
     coarse = torch.randint(0, 8, (count, *shape), generator=generator) / 7
@@ -35,7 +35,7 @@ def made_run(count: int, *, hostile: bool = False, shape: tuple[int, ...] = (1, 
     inputs = Inputs(torch.cat([images, images[:1]]), None, tuple(range(count + 1)), domain)
     timelines = {number: [(0.0, 0, 31), (1.0, 1, 31), (2.5, bounds[number].lower, 31)] for number in range(count)}
     scores = {number: (torch.tensor([2.0, 1.0, 0.5]), torch.tensor([1.0, 1.5, 0.25])) for number in range(count)}
-    return Run(snapshot, inputs, (snapshot,), Details(timelines, scores))
+    return PageSource(snapshot, inputs, (snapshot,), Details(timelines, scores))
 
 
 def _bounds(number: int, image: Tensor) -> ImageBounds:

@@ -15,13 +15,13 @@ from playwright.sync_api import Page, expect
 
 from l0tre.evaluation.exports import export_writes
 from l0tre.evaluation.results import make_witness
-from l0tre.report import Run, evaluation_page, save_page
+from l0tre.report import PageSource, evaluation_page, save_page
 from tests.report.making import HOSTILE, made_run
 
 ROW = "table.images tbody tr"
 
 
-def opened(tab: Page, run: Run, folder: Path, wanted: str = ROW) -> Page:
+def opened(tab: Page, run: PageSource, folder: Path, wanted: str = ROW) -> Page:
     """The page of a run, from disk."""
     tab.goto(save_page(evaluation_page(run), folder / "report.html").as_uri())
     expect(tab.locator(wanted).first).to_be_visible()

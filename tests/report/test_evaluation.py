@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import l0tre
 from l0tre.errors import StoreError
 from l0tre.names import Names
-from l0tre.report import Run, evaluation_page, page_html, read_run, runs_page, write_report
+from l0tre.report import PageSource, evaluation_page, page_html, read_run, runs_page, write_report
 from l0tre.report.asked import question_facts
 from l0tre.report.markdown import page_markdown
 from l0tre.store import read_snapshot
@@ -166,7 +166,7 @@ def test_a_sample_with_one_change_is_about_one_image() -> None:
     run = made_run(3)
     images = tuple(replace(image, lower=0, guarantee="sampled") for image in run.snapshot.images[:2])
     sampled = replace(run.snapshot, images=images, excluded=())
-    page = {block["id"]: block for block in evaluation_page(Run(sampled), pictures="none").blocks}
+    page = {block["id"]: block for block in evaluation_page(PageSource(sampled), pictures="none").blocks}
     start = "3 pixels suffice to alter the decision (shown by a stored input) of 1 of 2 images, the only one"
     assert page["answer"]["text"].startswith(start)
     assert page["sorted"]["note"] == "1 image has no witness: it stands at the right, without an upper bound."

@@ -18,7 +18,7 @@ from l0tre.report.attack import attack_page, curves
 from l0tre.report.blocks import Document
 from l0tre.report.comparison import runs_page, shared_inputs
 from l0tre.report.objects import page_of
-from l0tre.report.peers import Entry, peers_page
+from l0tre.report.peers import PeerEntry, peers_page
 from l0tre.report.verdict import verdict_page
 from l0tre.store import Inputs
 from tests.report.making import made_run
@@ -173,7 +173,10 @@ def test_attacks_side_by_side() -> None:
     one[:, 0, 0, 0] = 1.0
     two[0, 0] = 1.0
     labels = torch.ones(2, dtype=torch.int64)
-    entries = [Entry("ours", {"found": 2}, [1, 1], one, labels), Entry("theirs", {"found": 1}, [4, None], two, labels)]
+    entries = [
+        PeerEntry("ours", {"found": 2}, [1, 1], one, labels),
+        PeerEntry("theirs", {"found": 1}, [4, None], two, labels),
+    ]
     document = peers_page(
         entries, images, [0, 0], [7, 9], unit="pixel", budget=100, model="m", data="d", by_budget={"ours": [(10, 2.0)]}
     )
@@ -189,7 +192,7 @@ def test_attacks_that_need_as_few_changes_are_all_named() -> None:
     images = torch.zeros(1, 1, 2, 2)
     changed, label = torch.zeros(1, 1, 2, 2), torch.ones(1, dtype=torch.int64)
     changed[0, 0, 0, 0] = 1.0
-    entries = [Entry(name, {"found": 1, "error": ""}, [1], changed, label) for name in ("a", "b")]
+    entries = [PeerEntry(name, {"found": 1, "error": ""}, [1], changed, label) for name in ("a", "b")]
     document = peers_page(entries, images, [0], [0], unit="pixel", budget=9, model="m", data="d")
     assert document.blocks[0]["text"].startswith("a and b need fewest changes: 1.000 pixels")
     assert document.gallery is not None

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from l0tre.studies.plans import Plan, carry_out
+from l0tre.studies.plans import PlannedRun, carry_out
 from tests.cli.running import save_classifier, scores
 
 
@@ -33,6 +33,6 @@ RUNS = (
 def study(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with finished runs: three networks as the paper, one of them in every kind."""
     out = tmp_path_factory.mktemp("study")
-    plans = [Plan(str(inputs / f"{name}.onnx"), kind, 2, 10, 0.5) for name, kind in RUNS]
+    plans = [PlannedRun(str(inputs / f"{name}.onnx"), kind, 2, 10, 0.5) for name, kind in RUNS]
     carry_out(plans, out, data=str(inputs / "data.npz"), device="cpu")
     return out

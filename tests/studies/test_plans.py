@@ -14,7 +14,7 @@ from l0tre.defaults import ATTACK_QUERIES
 from l0tre.errors import ConfigError, ModelError, StoreError
 from l0tre.evaluation.results import Snapshot
 from l0tre.store import read_snapshot
-from l0tre.studies.plans import Plan, carry_out
+from l0tre.studies.plans import PlannedRun, carry_out
 from l0tre.studies.runs import read_runs
 from tests.cli.running import contents
 
@@ -26,8 +26,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def plans(inputs: Path, images: int = 10) -> list[Plan]:
-    return [Plan(str(inputs / f"{name}.onnx"), "paper", 2, images, 0.5) for name in ("dnn-2", "dnn-3")]
+def plans(inputs: Path, images: int = 10) -> list[PlannedRun]:
+    return [PlannedRun(str(inputs / f"{name}.onnx"), "paper", 2, images, 0.5) for name in ("dnn-2", "dnn-3")]
 
 
 def bounds(snapshot: Snapshot) -> list[tuple[int, int, int, int]]:
@@ -59,7 +59,7 @@ def test_the_kinds_differ_in_guarantee_and_attack(study: Path) -> None:
 
 def test_an_unknown_kind_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"'both' is unknown: give one of paper, grid, certified"):
-        Plan("sdnn", "both", 1, 1, 0.5)
+        PlannedRun("sdnn", "both", 1, 1, 0.5)
 
 
 @pytest.mark.parametrize(("held", "asked"), list(itertools.permutations(OPTIONS, 2)))
@@ -69,12 +69,12 @@ def test_a_folder_of_one_kind_is_refused_for_another(
     shutil.copytree(study / f"dnn-7-{held}", tmp_path / f"dnn-7-{asked}")
     before = contents(tmp_path)
     model = str(inputs / "dnn-7.onnx")
-    wanted = [Plan(str(inputs / "dnn-2.onnx"), asked, 2, 10, 0.5), Plan(model, asked, 2, 10, 0.5)]
+    wanted = [PlannedRun(str(inputs / "dnn-2.onnx"), asked, 2, 10, 0.5), PlannedRun(model, asked, 2, 10, 0.5)]
     with pytest.raises(StoreError, match=f"kind {held}, not {asked}: rename it to dnn-7-{held}"):
         carry_out(wanted, tmp_path, data=str(inputs / "data.npz"), device="cpu")
     assert contents(tmp_path) == before  # not even the first run was begun
     (tmp_path / f"dnn-7-{asked}").rename(tmp_path / f"dnn-7-{held}")
-    carry_out([Plan(model, held, 2, 10, 0.5)], tmp_path, data=str(inputs / "data.npz"), device="cpu")
+    carry_out([PlannedRun(model, held, 2, 10, 0.5)], tmp_path, data=str(inputs / "data.npz"), device="cpu")
     assert contents(tmp_path / f"dnn-7-{held}") == contents(study / f"dnn-7-{held}")
 
 
@@ -82,7 +82,7 @@ def test_an_attack_of_another_size_is_refused(inputs: Path, tmp_path: Path) -> N
     data = select(load_data(inputs / "data.npz"), limit=10, shuffle=True, seed=0)
     options: dict[str, Any] = {"max_t": 2, "epsilon": 0.5, "guarantee": "grid", "attack_queries": 5, "device": "cpu"}
     l0tre.evaluate(inputs / "dnn-7.onnx", data, out=tmp_path / "dnn-7-grid", **options)
-    wanted = [Plan(str(inputs / "dnn-7.onnx"), "grid", 2, 10, 0.5)]
+    wanted = [PlannedRun(str(inputs / "dnn-7.onnx"), "grid", 2, 10, 0.5)]
     with pytest.raises(StoreError, match=f"`attack_queries` 5, not {ATTACK_QUERIES}"):
         carry_out(wanted, tmp_path, data=str(inputs / "data.npz"), device="cpu")
 
@@ -112,7 +112,7 @@ def test_a_stopped_study_goes_on_where_it_stopped(inputs: Path, study: Path, tmp
 
 
 def test_networks_are_loaded_before_any_work(inputs: Path, tmp_path: Path) -> None:
-    missing = [*plans(inputs), Plan(str(inputs / "none.onnx"), "paper", 1, 3, 0.5)]
+    missing = [*plans(inputs), PlannedRun(str(inputs / "none.onnx"), "paper", 1, 3, 0.5)]
     with pytest.raises(ModelError, match="there is no file"):
         carry_out(missing, tmp_path, data=str(inputs / "data.npz"))
     assert not any(tmp_path.iterdir())

@@ -9,7 +9,7 @@ from l0tre.domain import Domain, make_domain
 from l0tre.scheduling.executor import InProcess, StopCondition
 from l0tre.testgen.ascent import ascend
 from l0tre.testgen.found import FAR, Found
-from l0tre.testgen.generate import Settings, begin, make_bench
+from l0tre.testgen.generate import SuiteSettings, begin, make_bench
 from l0tre.testgen.goals import Goals
 from l0tre.testgen.tighten import tighten
 from l0tre.testgen.transfer import transfer
@@ -25,7 +25,7 @@ def work_on(module: nn.Module, domain: Domain, seed: Tensor, test: Tensor | None
     if test is not None:
         none, sizes = torch.zeros(1, dtype=torch.int64), (test != seed).sum(1)
         state.found.take(test, none, sizes, goals.excess(test) > 0, none)
-    bench = make_bench(network, goals, domain, seed, Settings(), lambda: None)
+    bench = make_bench(network, goals, domain, seed, SuiteSettings(), lambda: None)
     executor = InProcess(UnitRunner(bench, remote=False))
     return bench, Desk(executor, StopCondition(lambda: False, None), state.found, [])
 

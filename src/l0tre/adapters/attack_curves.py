@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from l0tre.adapters.attack_summary import make_rows
-from l0tre.adapters.compare_attacks import OWN, Comparison
+from l0tre.adapters.compare_attacks import OWN, AttackComparison
 from l0tre.figures.canvas import BLUE, GREEN, GREY, LIGHT, ORANGE, VERMILLION, save
 
 __all__ = ["curve_rows", "write_curves"]
@@ -14,7 +14,7 @@ COLOURS = (VERMILLION, GREEN, ORANGE, GREY)
 STYLES = ("-", "--", ":", "-.")
 
 
-def curve_rows(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
+def curve_rows(comparisons: Sequence[AttackComparison]) -> list[dict[str, Any]]:
     """A row for each attack and budget: what it was set to and spent, and its mean over the images that it found."""
     rows = []
     for comparison in comparisons:
@@ -35,7 +35,7 @@ def curve_rows(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
     return rows
 
 
-def write_curves(comparisons: Sequence[Comparison], path: Path) -> tuple[Path, ...]:
+def write_curves(comparisons: Sequence[AttackComparison], path: Path) -> tuple[Path, ...]:
     """Draw a curve for each attack, ours in blue.
 
     Args:

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from l0tre.adapters.compare_attacks import Comparison
+from l0tre.adapters.compare_attacks import AttackComparison
 from l0tre.errors import DataError, require
 from l0tre.figures.pictures import is_picture, plane, shades
 
@@ -18,7 +18,7 @@ LINE = 14  # height of a line of text
 WHITE, BLACK, GREY, RED = (255, 255, 255), (0, 0, 0), (120, 120, 120), (220, 30, 30)
 
 
-def write_picture(comparison: Comparison, file: Path, low: float = 0.0, high: float = 1.0) -> Path:
+def write_picture(comparison: AttackComparison, file: Path, low: float = 0.0, high: float = 1.0) -> Path:
     """Draw the originals and what each attack made of them, changed pixels framed, as a PNG.
 
     Args:

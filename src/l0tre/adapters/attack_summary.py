@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from l0tre.adapters.compare_attacks import OWN, AttackResult, Comparison
+from l0tre.adapters.compare_attacks import OWN, AttackComparison, AttackResult
 
 __all__ = ["Row", "common_images", "make_rows", "to_dict", "write_files"]
 
@@ -53,7 +53,7 @@ class Row:
     error: str
 
 
-def common_images(comparison: Comparison) -> Tensor:
+def common_images(comparison: AttackComparison) -> Tensor:
     """Images that every attack found, bool ``[n]``; attacks that found nothing at all are left out of this."""
     common = torch.ones(len(comparison.images), dtype=torch.bool)
     for result in comparison.results:
@@ -62,7 +62,7 @@ def common_images(comparison: Comparison) -> Tensor:
     return common
 
 
-def make_rows(comparison: Comparison) -> tuple[Row, ...]:
+def make_rows(comparison: AttackComparison) -> tuple[Row, ...]:
     """One row for each attack, in the order of the results."""
     common = common_images(comparison)
     own = next((result for result in comparison.results if result.name == OWN), None)
@@ -102,7 +102,7 @@ def _mean(values: Tensor) -> float | None:
     return float(values.double().mean()) if len(values) else None
 
 
-def to_dict(comparison: Comparison) -> dict[str, Any]:
+def to_dict(comparison: AttackComparison) -> dict[str, Any]:
     """The comparison as it is written to ``compare.json``."""
     common = common_images(comparison)
     return {
@@ -116,7 +116,7 @@ def to_dict(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def write_files(comparison: Comparison, folder: Path) -> list[Path]:
+def write_files(comparison: AttackComparison, folder: Path) -> list[Path]:
     """Write ``compare.json``, ``compare.csv`` (a line for each attack and image) and ``ATTACK.npz`` for each attack.
 
     An ``.npz`` file holds ``x`` (adversarial inputs, the original where none was found), ``found``, ``y`` (labels) and

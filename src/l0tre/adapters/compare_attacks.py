@@ -23,7 +23,7 @@ from l0tre.model.network import Network, exact_float32, margins
 from l0tre.model.sources import Source
 from l0tre.rules import Free
 
-__all__ = ["OWN", "AttackResult", "Comparison", "compare", "replay_results"]
+__all__ = ["OWN", "AttackComparison", "AttackResult", "compare", "replay_results"]
 
 OWN = "l0tre"  # the name of our own attack
 STOPPED = "stopped before the end"
@@ -65,7 +65,7 @@ class AttackResult:
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class AttackComparison:
     """Several attacks on the same images.
 
     Attributes:
@@ -107,7 +107,7 @@ def compare(
     own: bool = True,
     progress: Progress | None = None,
     stop: Callable[[], bool] = lambda: False,
-) -> Comparison:
+) -> AttackComparison:
     """Run our attack and some peers.
 
     Args:
@@ -151,7 +151,7 @@ def compare(
             break
         results.append(_run(job, name))
     kept = ("model", "domain", "device", "versions")
-    return Comparison(
+    return AttackComparison(
         tuple(results),
         problem.images.reshape(-1, *net.input_shape).cpu(),
         problem.labels.cpu(),

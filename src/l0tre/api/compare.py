@@ -95,7 +95,7 @@ def compare(
         time_budget: Seconds for each network; ``None`` for no limit.
         out: A folder; every network has its run folder inside. ``None`` keeps nothing.
         resume: Go on with the runs in ``out``; finished ones are not repeated.
-        stop: Asked in every step; a yes ends the work behind that step.
+        stop: Asked in every step; a yes ends the work after that step.
 
     Returns:
         The comparison. It is about these images; nothing is claimed about others.

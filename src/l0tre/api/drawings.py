@@ -17,7 +17,7 @@ from l0tre.maps.files import read_state, write_map
 from l0tre.maps.observed import Observed, observe_class, observe_neuron
 from l0tre.maps.perturber import Perturber
 from l0tre.maps.saliency_map import SaliencyMap
-from l0tre.maps.work import MapState, Step, empty_state, finished
+from l0tre.maps.work import MapState, MapStep, empty_state, finished
 from l0tre.memory import default_budget
 from l0tre.model.network import Network
 from l0tre.threads import with_threads
@@ -47,7 +47,7 @@ class Drawing:
     about: dict[str, Any]
     threads: int
 
-    def steps(self, **choices: Any) -> Iterator[Step]:
+    def steps(self, **choices: Any) -> Iterator[MapStep]:
         """Go on; for the arguments see :func:`l0tre.maps.draw.draw`."""
         return with_threads(draw(self.perturber, self.state, **choices), self.threads)
 

@@ -79,7 +79,7 @@ def evaluate(
         time_budget: Seconds; ``None`` for no limit.
         out: A new folder for a run that survives a crash and can be resumed.
         certificates: Keep the proof of every level in that folder, for :func:`l0tre.check_run`.
-        stop: Asked in every step; a yes ends the evaluation behind that step, with what there is.
+        stop: Asked in every step; a yes ends the evaluation after that step, with what there is.
         extra_config: More entries for the stored configuration.
         progress: Whether to show a bar (extra ``notebook``); ``None`` in notebooks only, where the variable
             ``L0TRE_PROGRESS=0`` switches it off.

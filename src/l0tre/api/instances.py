@@ -131,7 +131,7 @@ def _boxes_of_nodes(proof: Certificate, domain: Domain) -> list[Box]:
 
 
 def _file_units(network: Network, low: Floats, high: Floats) -> tuple[Floats, Floats]:
-    """Inputs as the network's file takes them, behind the normalisation that it was loaded with."""
+    """Inputs as the network's file takes them, after the normalisation that it was loaded with."""
     found = make_normalisation(network.origin.get("mean"), network.origin.get("std"), network.input_shape)
     if found is None:
         return low, high

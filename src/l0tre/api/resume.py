@@ -46,7 +46,7 @@ def resume(
         device: Where to compute.
         cluster: Who does the work, as for :func:`evaluate`; not what the run began with.
         time_budget: Seconds for this call; ``None`` for no limit.
-        stop: Asked in every step; a yes ends the work behind that step.
+        stop: Asked in every step; a yes ends the work after that step.
         trust_run: Import the Python code that the run names, without your naming it again. Code inside the run folder
             is never imported.
         tuning: As for :func:`evaluate`.

@@ -45,7 +45,7 @@ def go_on(
         domain: What may change; default every pixel or feature in [0, 1].
         cluster: Who does the work, as for ``evaluate``.
         time_budget: Seconds for this call; ``None`` for no limit.
-        stop: Asked in every step; a yes ends the work behind that step.
+        stop: Asked in every step; a yes ends the work after that step.
 
     Returns:
         The snapshots; of a finished run the stored one alone, and nothing is computed.

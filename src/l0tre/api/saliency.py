@@ -15,14 +15,14 @@ from l0tre.domain import Domain
 from l0tre.errors import ConfigError
 from l0tre.grid import GridKind
 from l0tre.maps.saliency_map import SaliencyMap
-from l0tre.maps.work import Step
+from l0tre.maps.work import MapStep
 from l0tre.model.network import Network
 from l0tre.model.sources import Source
 from l0tre.threads import using_threads
 
 __all__ = ["saliency", "saliency_map"]
 
-Told = Callable[[Step], None]
+Told = Callable[[MapStep], None]
 TOGETHER = 64  # maps that a cluster is given at a time: what is known of each takes memory here
 
 

@@ -11,7 +11,7 @@ import torch
 from l0tre.api.clusters import ClusterChoice, workers_for
 from l0tre.api.drawings import Drawing, begin_map
 from l0tre.errors import ModelError
-from l0tre.maps.work import MapState, Step
+from l0tre.maps.work import MapState, MapStep
 from l0tre.memory import default_budget
 from l0tre.model.network import Network
 from l0tre.model.ship import moved, pack, unpack
@@ -35,7 +35,7 @@ class _Task:
 class _Report:
     """A step; now and then, and at the end, with all that is known."""
 
-    step: Step
+    step: MapStep
     state: MapState | None
 
 
@@ -72,7 +72,7 @@ def draw_all(
     time_budget: float | None = None,
     stop: Callable[[], bool] = lambda: False,
     **choices: Any,
-) -> Iterator[tuple[int, Step]]:
+) -> Iterator[tuple[int, MapStep]]:
     """Draw maps until all are drawn or the caller stops; the drawings are always consistent.
 
     Args:

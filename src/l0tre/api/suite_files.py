@@ -20,7 +20,7 @@ from l0tre.figures.suite import adversarial_curve, coverage_curve
 from l0tre.figures.tables import write_csv, write_json
 from l0tre.files import write_whole
 from l0tre.testgen.found import Found
-from l0tre.testgen.generate import State
+from l0tre.testgen.generate import SuiteState
 from l0tre.testgen.suite import Suite
 
 __all__ = [
@@ -64,7 +64,7 @@ def check_folder(folder: Path) -> None:
         raise ConfigError(f"`out` {folder} cannot be made ({error.strerror})") from error
 
 
-def save_state(folder: Path, state: State, key: str) -> None:
+def save_state(folder: Path, state: SuiteState, key: str) -> None:
     """Keep what is known, to go on from."""
     found = state.found
     found.prune()
@@ -85,7 +85,7 @@ def save_state(folder: Path, state: State, key: str) -> None:
     write_whole(folder / STATE, lambda path: _savez(path, arrays))
 
 
-def load_state(folder: Path, key: str, device: torch.device) -> State | None:
+def load_state(folder: Path, key: str, device: torch.device) -> SuiteState | None:
     """What is known from an earlier call; none where there was none.
 
     Raises:
@@ -110,7 +110,7 @@ def load_state(folder: Path, key: str, device: torch.device) -> State | None:
             held["distances"].tolist(),
             held["aims"].tolist(),
         )
-        return State(
+        return SuiteState(
             found,
             tensors["lower"],
             tensors["dead"],

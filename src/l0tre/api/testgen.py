@@ -25,7 +25,7 @@ from l0tre.model.network import Network
 from l0tre.model.sources import Source
 from l0tre.scheduling.executor import StopCondition
 from l0tre.testgen.found import FAR
-from l0tre.testgen.generate import Settings, State, begin, generate, make_bench
+from l0tre.testgen.generate import SuiteSettings, SuiteState, begin, generate, make_bench
 from l0tre.testgen.suite import Seeds, Suite, decided, make_suite
 from l0tre.testgen.units import Desk, UnitRunner, make_unit_runner, ship
 from l0tre.threads import using_threads
@@ -69,7 +69,7 @@ def generate_tests(
         network: What :func:`l0tre.load` gives or takes; it must have a graph.
         seeds: ``[seeds, *shape]`` in the domain, or a data set: what tests are made from.
         criterion: ``neuron`` (a value above ``threshold``) or ``strong`` (a value above the highest one on ``ranges``).
-        threshold: In the units of the neurons' values, behind the activation.
+        threshold: In the units of the neurons' values, after the activation.
         layers: Names of layers, such as ``relu2``; all if empty.
         ranges: Training inputs, for ``strong``; kept in ``out`` for measuring coverage later.
         max_l0: Changed groups (pixels, features) of a test, at the most.
@@ -106,7 +106,7 @@ def generate_tests(
     domain.check(data.images, data.indices)
     measured = _ranges(net, ranges, layers)
     thresholds, words = _thresholds(criterion, threshold, chosen, measured)
-    settings = Settings(criterion, threshold, max_l0, proofs, baseline, seed, memory_bytes)
+    settings = SuiteSettings(criterion, threshold, max_l0, proofs, baseline, seed, memory_bytes)
     folder = None if out is None else Path(out)
     facts = {**asdict(settings), "layers": [layer.name for layer in chosen], "network": net.fingerprint}
     key = digest({k: v for k, v in facts.items() if k not in CHANGEABLE}, domain, data.images, thresholds)
@@ -145,7 +145,7 @@ def generate_tests(
     return suite
 
 
-def _coverage(state: State) -> float:
+def _coverage(state: SuiteState) -> float:
     return float((state.found.distance < FAR).double().mean())
 
 

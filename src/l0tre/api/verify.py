@@ -122,7 +122,7 @@ def verify(
         memory_bytes: Bytes that batches may take; 0 for a share of what is free.
         device: Where to compute, if ``network`` is not loaded yet.
         time_budget: Seconds; the answer is ``unknown`` after them.
-        stop: Asked in every step; a yes ends the work behind that step.
+        stop: Asked in every step; a yes ends the work after that step.
         certificate: File for the proof, written if the answer is ``safe``; see :func:`l0tre.check`.
         about: More entries for the certificate's description.
         tell: Takes sentences such as what a long level will cost; default a warning in the log.

@@ -42,7 +42,7 @@ def compare(
     *,
     search: opt.Search,
     choices: opt.Choices,
-    selection: opt.Selection,
+    selection: opt.ImageSelection,
     spread: opt.Spread,
     output: opt.Output,
 ) -> None:

@@ -51,7 +51,7 @@ def compare_attacks(
     """
     from l0tre.adapters.attack_curves import curve_rows, write_curves
     from l0tre.adapters.attack_summary import to_dict
-    from l0tre.adapters.compare_attacks import Comparison, compare
+    from l0tre.adapters.compare_attacks import AttackComparison, compare
     from l0tre.adapters.peers import PEERS
     from l0tre.cli.pages import about, check_page, write_page
     from l0tre.cli.render_peers import list_peers, show_peers, why_not, write_peers
@@ -81,7 +81,7 @@ def compare_attacks(
         console = screen(stderr=True)
         with Progress(console=console, transient=True, disable=output.silent or not console.is_terminal) as bar:
             tasks = {name: bar.add_task(name, total=1.0, start=False) for name in ("l0tre", *names)}
-            results: list[Comparison] = []
+            results: list[AttackComparison] = []
 
             def progress(name: str, share: float) -> None:
                 bar.start_task(tasks[name])

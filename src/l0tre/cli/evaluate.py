@@ -105,7 +105,7 @@ def evaluate(
     *,
     search: opt.Search,
     choices: opt.Choices,
-    selection: opt.Selection,
+    selection: opt.ImageSelection,
     spread: opt.Spread,
     output: opt.Output,
 ) -> None:

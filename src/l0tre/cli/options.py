@@ -30,6 +30,7 @@ __all__ = [
     "DeviceOption",
     "EpsilonOption",
     "GroupsOption",
+    "ImageSelection",
     "InputShapeOption",
     "JsonOption",
     "LoadTimeoutOption",
@@ -38,7 +39,6 @@ __all__ = [
     "QuietOption",
     "ReportOption",
     "Search",
-    "Selection",
     "Several",
     "Spread",
     "check_budget",
@@ -237,7 +237,7 @@ class Search:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Selection:
+class ImageSelection:
     """Which images of the data."""
 
     limit: Annotated[int | None, typer.Option(help="Only so many images.", rich_help_panel=DATA)] = None
@@ -248,7 +248,7 @@ class Selection:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Several(Selection):
+class Several(ImageSelection):
     """Which images of the data, also by their positions."""
 
     index: Annotated[

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from l0tre.adapters.attack_summary import make_rows
-from l0tre.adapters.compare_attacks import Comparison
+from l0tre.adapters.compare_attacks import AttackComparison
 from l0tre.names import Names
 from l0tre.report.blocks import Document
-from l0tre.report.peers import Entry, peers_page
+from l0tre.report.peers import PeerEntry, peers_page
 
 __all__ = ["compared_page"]
 
@@ -24,7 +24,7 @@ SHOWN = {
 }
 
 
-def compared_page(results: Sequence[Comparison], names: Names, low: float, high: float) -> Document:
+def compared_page(results: Sequence[AttackComparison], names: Names, low: float, high: float) -> Document:
     """The page of attacks side by side.
 
     Args:
@@ -40,7 +40,7 @@ def compared_page(results: Sequence[Comparison], names: Names, low: float, high:
         sizes = (result.features if features else result.pixels).tolist()
         figures = asdict(row)
         entries.append(
-            Entry(
+            PeerEntry(
                 result.name,
                 {head: figures[key] for key, head in SHOWN.items()},
                 [size if found else None for size, found in zip(sizes, result.found.tolist(), strict=True)],

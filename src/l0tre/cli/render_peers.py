@@ -8,7 +8,7 @@ from rich.table import Table
 
 from l0tre.adapters.attack_picture import write_picture
 from l0tre.adapters.attack_summary import Row, common_images, make_rows, write_files
-from l0tre.adapters.compare_attacks import Comparison
+from l0tre.adapters.compare_attacks import AttackComparison
 from l0tre.adapters.peers import PEERS
 from l0tre.cli.terminal import literal, say, screen
 from l0tre.domain import Domain
@@ -17,7 +17,7 @@ from l0tre.errors import DataError, MissingExtraError
 __all__ = ["list_peers", "show_peers", "why_not", "write_peers"]
 
 
-def write_peers(result: Comparison, folder: Path, domain: Domain) -> list[str]:
+def write_peers(result: AttackComparison, folder: Path, domain: Domain) -> list[str]:
     """Write tables, arrays and, where it can be drawn, a picture; gives a line for each."""
     low, high = float(domain.low.min()), float(domain.high.max())
     files = [str(file) for file in write_files(result, folder)]
@@ -71,7 +71,7 @@ def _table(*names: str) -> Table:
     return table
 
 
-def show_peers(result: Comparison, console: Console) -> None:
+def show_peers(result: AttackComparison, console: Console) -> None:
     """Print one row for each attack, and what the columns mean."""
     table = _table("attack", "library", "found", "mean", "median", "feat.", "fwd", "bwd", "s/img", "l0tre<=")
     for column in table.columns[2:]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from l0tre.cli.terminal import literal, say
 from l0tre.layout import channel_axis
-from l0tre.maps.observed import Layer
+from l0tre.maps.observed import ObservedLayer
 from l0tre.maps.pairs import Pairs
 from l0tre.maps.saliency_map import SaliencyMap
 from l0tre.maps.together import Together
@@ -135,7 +135,7 @@ def show_map(
     console.print(f"time      {found.seconds:.1f} s, {found.evaluations:,} queries{ranked}")
 
 
-def show_layers(found: list[Layer], name: str, console: Console, *, as_json: bool) -> None:
+def show_layers(found: list[ObservedLayer], name: str, console: Console, *, as_json: bool) -> None:
     """Print the layers of a network."""
     if as_json:
         say(json.dumps([asdict(layer) for layer in found], indent=1))

@@ -18,7 +18,7 @@ from l0tre.errors import ConfigError, MissingExtraError
 
 if TYPE_CHECKING:
     from l0tre.evaluation.results import Snapshot
-    from l0tre.studies.plans import Plan
+    from l0tre.studies.plans import PlannedRun
     from l0tre.studies.summary import Summary
 
 __all__ = ["case_1", "case_3", "case_4", "case_5"]
@@ -282,7 +282,7 @@ def _names(text: str, option: str) -> list[str]:
 
 def _reproduce(
     out: Path,
-    plans: "Sequence[Plan]",
+    plans: "Sequence[PlannedRun]",
     source: Source,
     spread: opt.Spread,
     summarise: "Callable[[Path], Summary]",

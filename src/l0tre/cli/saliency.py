@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from l0tre.api.drawings import Drawing
     from l0tre.cli.setup import Setup
-    from l0tre.maps.work import Step
+    from l0tre.maps.work import MapStep
     from l0tre.names import Names
 
 __all__ = ["saliency"]
@@ -263,7 +263,7 @@ def _title(model: str, inputs: tuple[str, ...], index: int) -> str:
 
 def _drawn(
     drawings: "Sequence[Drawing]",
-    steps: "Iterator[tuple[int, Step]]",
+    steps: "Iterator[tuple[int, MapStep]]",
     files: Sequence[Path],
     titles: Sequence[str],
     output: opt.Output,

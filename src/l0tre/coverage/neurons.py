@@ -71,7 +71,7 @@ def layers_of(network: Network, wanted: Sequence[str] = ()) -> tuple[Layer, ...]
 
 
 def find_layers(graph: Graph, wanted: Sequence[str] = (), network: str = "the network") -> tuple[Layer, ...]:
-    """The layers of neurons: outputs of activations behind the first weights.
+    """The layers of neurons: outputs of activations after the first weights.
 
     Args:
         graph: The network.
@@ -96,7 +96,7 @@ def find_layers(graph: Graph, wanted: Sequence[str] = (), network: str = "the ne
             name = f"{operation.kind}{numbers[operation.kind]}"
             found.append(Layer(name, operation.name, operation.kind, position, operation.shape, 0, before))
     if not found:
-        raise ModelError(f"{network} has no activations (ReLU or another curve behind weights), so it has no neurons")
+        raise ModelError(f"{network} has no activations (ReLU or another curve after weights), so it has no neurons")
     unknown = [name for name in wanted if all(name not in (layer.name, layer.source) for layer in found)]
     if unknown:
         known = ", ".join(f"{layer.name} {'x'.join(map(str, layer.shape))}" for layer in found)
@@ -114,7 +114,7 @@ def source_position(graph: Graph, layer: Layer) -> int:
 
 
 def inner_values(graph: Graph, positions: Sequence[int], x: Tensor) -> list[Tensor]:
-    """Outputs of some operations; what lies behind the last of them is not computed.
+    """Outputs of some operations; what lies after the last of them is not computed.
 
     Args:
         graph: The network, its constants on the device and in the precision of ``x``.

@@ -38,7 +38,7 @@ STUCK = 2000  # nodes for a changed input after which it counts as open: a value
 class ListedSearch:
     """A level for one image, see ``findings.LevelSearch``.
 
-    The changed inputs have an order, so that a later search goes on behind those that are decided. It begins with a
+    The changed inputs have an order, so that a later search goes on after those that are decided. It begins with a
     single one: what is proved about that is kept even if no session lasts until its end.
     """
 

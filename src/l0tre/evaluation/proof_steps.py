@@ -113,7 +113,7 @@ class _Schedule:
         if proof is not None and isinstance(proof.closed, ClosedNodes) and proof.proved:
             return False  # a certificate is of nodes or of sets
         if proof is not None and proof.nodes:
-            return proof.boxed  # cells split the root at once: where it is open behind them, they gave up
+            return proof.boxed  # cells split the root at once: where it is open after them, they gave up
         # Single groups are boxes at once, and cheap.
         return (local is not None and local.flat) or self.level.t == 1 or image in self.ledger.boxed
 

@@ -32,7 +32,7 @@ class TaskRunner:
 
         Args:
             problem: What is evaluated.
-            stop: Asked in every step; a yes ends the task behind that step.
+            stop: Asked in every step; a yes ends the task after that step.
             tell: Takes sentences for the user, such as what a long level will cost.
             evidence: Whether proofs keep what a certificate needs.
         """

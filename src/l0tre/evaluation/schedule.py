@@ -223,7 +223,7 @@ class Schedule:
         return self.stages[at].t, min(1.0, (over + begun) / max(1, self._taken[at]))
 
     def _enter(self, place: int, key: Key) -> None:
-        """An image comes to a stage, or to the first one behind it that has work for it."""
+        """An image comes to a stage, or to the first one after it that has work for it."""
         stage, turn = key
         while stage < len(self.stages) and not self._has_work(place, self.stages[stage]):
             stage, turn = stage + 1, 0

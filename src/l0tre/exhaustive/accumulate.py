@@ -117,7 +117,7 @@ def _first_touch(level: Level, images: Tensor, ranking: Ranking) -> tuple[Tensor
     width = level.grid.shape[2]
     positions = level.domain.members[groups].reshape(count, -1)
     owner = first[..., None].expand(-1, -1, -1, width).reshape(count, -1)
-    # Values that lose are sent to a spare column behind the last one.
+    # Values that lose are sent to a spare column after the last one.
     spare = images.shape[1]
     positions = torch.where(owner, positions, spare)
     targets = torch.cat([images, images[:, :1]], 1).scatter(1, positions, values.reshape(count, -1))

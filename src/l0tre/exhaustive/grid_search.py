@@ -37,7 +37,7 @@ def end_of(level: Level, *, proves: bool) -> int:
         proves: Whether the level is decided.
 
     Returns:
-        How many sets there are, and steps behind their scan.
+        How many sets there are, and steps after their scan.
     """
     return level.sets + len(_last_steps(proves))
 

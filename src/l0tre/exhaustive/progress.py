@@ -17,7 +17,7 @@ class GridProgress:
 
     Attributes:
         t: The level.
-        position: Number of the next set to visit; behind the last one it goes on counting the steps that follow.
+        position: Number of the next set to visit; after the last one it goes on counting the steps that follow.
         safe: bool ``[images]``: every grid point so far has a positive margin.
         by_score: Most sensitive sets by the label's score (the paper's order).
         by_margin: Most sensitive sets by margin.

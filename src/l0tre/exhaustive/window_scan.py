@@ -163,7 +163,7 @@ class WindowScanner:
         """What float32 can do to a score that windows give, from the largest values that were met so far."""
         t = self.level.t
         peaks = {number: float(value) for number, value in base.peaks.values.items()}
-        # A value behind a set of groups: the image's own, what each does alone, what two leave together.
+        # A value after a set of groups: the image's own, what each does alone, what two leave together.
         for extra, times in ((base.changes, t), (base.rests, t * (t - 1) / 2)):
             for number, value in extra.values.items():
                 peaks[number] = peaks.get(number, 0.0) + times * float(value)
@@ -215,7 +215,7 @@ class WindowScanner:
         return _join(parts, torch.arange(start, stop, device=specification.labels.device))
 
     def _scan_maps(self, whole: PixelEffects, specification: Specification, start: int, stop: int) -> Chunk:
-        """Single groups when what is behind the cut needs its whole map."""
+        """Single groups when what is after the cut needs its whole map."""
         plan = self.locality.plan
         count, points = len(whole.images), self.locality.grid.shape[1]
         largest = max(torch.Size(operation.shape).numel() for operation in plan.graph.operations[plan.cut :])
@@ -246,7 +246,7 @@ class WindowScanner:
         return torch.cat(parts)
 
     def _pairs(self, singles: PixelEffects) -> _Tables:
-        """Interactions of all pairs that have one, behind a row of zeros."""
+        """Interactions of all pairs that have one, after a row of zeros."""
         n = self.locality.domain.groups
         a, b = torch.triu_indices(n, n, 1)
         near = meet(self.locality, a, b)
@@ -274,7 +274,7 @@ class WindowScanner:
         near = torch.stack([meet(self.locality, members[:, a], members[:, b]) for a, b in _couples(self.level.t)])
         together, apart = near.all(0), ~near.any(0)
         if plan.tail < len(plan.graph.operations):
-            apart = torch.zeros_like(apart)  # layers behind the dense one need every point
+            apart = torch.zeros_like(apart)  # layers after the dense one need every point
         kinds = [kind.nonzero()[:, 0] for kind in (apart, ~apart & ~together, together)]
         patterns = make_patterns(self.locality, members[kinds[2]], images, self.work)
         visited = [*kinds[:2], *(kinds[2][pattern.rows.cpu()] for pattern in patterns)]

@@ -1,6 +1,6 @@
 """What is left over when several groups are changed together.
 
-With ``D(T)`` the difference that changing the set ``T`` makes behind the cut, ``D(T)`` is the sum of the interactions
+With ``D(T)`` the difference that changing the set ``T`` makes after the cut, ``D(T)`` is the sum of the interactions
 ``I(T')`` over all subsets ``T'`` of ``T`` (inclusion and exclusion). ``I(T')`` is not zero only where the windows of
 all of ``T'`` meet, and a set whose windows have no common position has none. So a few tables give every set.
 """

@@ -57,12 +57,12 @@ class LocalPlan:
 
     Attributes:
         graph: The network, its input seen as a map ``(C, H, W)``.
-        cut: The last local operation; everything behind it reads only this operation.
+        cut: The last local operation; everything after it reads only this operation.
         head: What reads the cut: ``linear`` (a dense layer on the flattened map), ``mean`` (the mean of every channel)
             or ``map`` (anything else, which needs the whole map).
         tail: The first operation that is computed in full.
         strides: For each operation up to the cut, how many input pixels one step of its map stands for.
-        joints: Operations up to the cut that alone connect what is before and behind them, the input first.
+        joints: Operations up to the cut that alone connect what is before and after them, the input first.
         tuning: When convolutions of windows are matrices.
         matrices: These, worked out as they are needed.
     """
@@ -230,7 +230,7 @@ def _stride(operation: Operation, graph: Graph, strides: Sequence[int]) -> int |
 
 
 def _head(graph: Graph, cut: int) -> tuple[str, int]:
-    """What reads the cut, and the first operation behind that."""
+    """What reads the cut, and the first operation after that."""
     readers = [place for place, operation in enumerate(graph.operations) if cut in operation.inputs]
     if len(readers) != 1:
         return "map", cut + 1

@@ -1,7 +1,7 @@
 """The interaction of two groups, carried by itself from one operation to the next.
 
 Beside what either group does alone, the two together leave a rest, which is not zero only where their windows meet. A
-linear operation maps rests to rests. Behind any other one the rest is ``f(x + a + b + r) - f(x + a) - f(x + b) +
+linear operation maps rests to rests. After any other one the rest is ``f(x + a + b + r) - f(x + a) - f(x + b) +
 f(x)``, with ``a`` and ``b`` what each does alone. So nothing outside the common window is ever computed.
 
 :func:`carry_rest` is this for everybody. What stands for a rest differs: its value at grid points
@@ -72,8 +72,8 @@ def carry_rest(
         plan: The local part, a chain.
         meets: Where the windows of both meet at an operation.
         start: An operation at which the two changes still add up.
-        linear: The rest behind a linear operation, from the one before it.
-        bend: The rest behind any other operation, from the one before it if there is one.
+        linear: The rest after a linear operation, from the one before it.
+        bend: The rest after any other operation, from the one before it if there is one.
 
     Returns:
         The rest at the cut; ``None`` if there is none.
@@ -118,7 +118,7 @@ def carry_interactions(plan: LocalPlan, base: Base, sites: Sites, start: int, al
 def _bend(
     plan: LocalPlan, maps: Sequence[Tensor], sites: Sites, place: int, alone: Alone, rest: Tensor | None
 ) -> Tensor:
-    """The rest behind an operation that is not linear."""
+    """The rest after an operation that is not linear."""
     operation = plan.graph.operations[place]
     wanted, before = _before(plan, maps, sites, place, sites.box(place))
     first, second = (_alone(plan, maps, sites, place - 1, alone, side, wanted) for side in (0, 1))

@@ -70,7 +70,7 @@ class PixelEffects:
     Attributes:
         images: float32 ``[images, values]``, the originals.
         base: Their activations.
-        head: Difference behind the cut, ``[images, groups, points, features]``.
+        head: Difference after the cut, ``[images, groups, points, features]``.
         stored: For every stage the difference there, ``[images, groups, points, C, rows, columns]``, each group's
             window in the first corner of a box that is large enough for all; empty when only ``head`` was asked for.
     """

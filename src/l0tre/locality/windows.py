@@ -45,7 +45,7 @@ class Base:
 
     Attributes:
         maps: Output of every operation up to the cut, each ``[images, C, H, W]``.
-        head: Output of the layer behind the cut (``linear`` or ``mean``), ``[images, features]``; for another head the
+        head: Output of the layer after the cut (``linear`` or ``mean``), ``[images, features]``; for another head the
             cut's map.
         peaks: The largest values at what operations that are not linear read, by their number (see ``rounding.bends``).
         changes: Likewise the largest changes of these values that were met in windows.
@@ -192,7 +192,7 @@ def _step(
 
 
 def carry_linear(plan: LocalPlan, sites: Sites, place: int, operation: Operation, value: Tensor) -> Tensor:
-    """A difference behind a convolution, an average pool, a scaling or a padding.
+    """A difference after a convolution, an average pool, a scaling or a padding.
 
     Args:
         plan: The local part.
@@ -312,7 +312,7 @@ def inside(value: Tensor, plan: LocalPlan, sites: Sites, place: int, box: Box | 
 
 
 def apply_head(plan: LocalPlan, sites: Sites, change: Tensor) -> Tensor:
-    """The difference behind the cut: of the dense layer's or the mean's output.
+    """The difference after the cut: of the dense layer's or the mean's output.
 
     Args:
         plan: The local part, with a ``linear`` or ``mean`` head.

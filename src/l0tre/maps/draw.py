@@ -8,7 +8,7 @@ import torch
 from l0tre.halting import Halted
 from l0tre.maps.perturber import Perturber
 from l0tre.maps.strongest import expected_looks, fill, find_strongest
-from l0tre.maps.work import MapState, Step, Work, by_blocks
+from l0tre.maps.work import MapState, MapStep, Work, by_blocks
 from l0tre.maps.worst_values import SAMPLE, measure_half_error
 
 __all__ = ["draw"]
@@ -26,7 +26,7 @@ def draw(
     seed: int = 0,
     time_budget: float | None = None,
     stop: Callable[[], bool] = lambda: False,
-) -> Iterator[Step]:
+) -> Iterator[MapStep]:
     """Measure groups until all are measured, the strongest are found, the time is over, or the caller stops.
 
     Args:
@@ -70,4 +70,4 @@ def draw(
         share = work.step("done").share
     fill(perturber.domain, state)
     work.clock()
-    yield Step("done", int(state.measured.sum()), count, share)
+    yield MapStep("done", int(state.measured.sum()), count, share)

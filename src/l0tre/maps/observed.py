@@ -10,7 +10,7 @@ from l0tre.errors import ConfigError
 from l0tre.model.graph import Graph, GraphBuilder, Operation, run
 from l0tre.model.network import Network, exact_float32
 
-__all__ = ["Layer", "Observed", "layers", "observe_class", "observe_neuron"]
+__all__ = ["Observed", "ObservedLayer", "layers", "observe_class", "observe_neuron"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Observed:
 
 
 @dataclass(frozen=True)
-class Layer:
+class ObservedLayer:
     """A layer whose neurons can be observed.
 
     Attributes:
@@ -77,11 +77,11 @@ def observe_class(network: Network, target: int, classes: Sequence[str] = ()) ->
     )
 
 
-def layers(network: Network) -> list[Layer]:
+def layers(network: Network) -> list[ObservedLayer]:
     """The layers whose neurons can be observed; empty for a function without a graph."""
     operations = () if network.graph is None else network.graph.operations
     return [
-        Layer(place, operation.kind, operation.name, operation.shape)
+        ObservedLayer(place, operation.kind, operation.name, operation.shape)
         for place, operation in enumerate(operations)
         if place
     ]
@@ -128,7 +128,7 @@ def observe_neuron(network: Network, neuron: str) -> Observed:
     return Observed(words, "units of the neuron", number, graph, network)
 
 
-def _split(network: Network, neuron: str) -> tuple[Layer, list[int]]:
+def _split(network: Network, neuron: str) -> tuple[ObservedLayer, list[int]]:
     """The layer and the numbers behind it; names of layers may hold colons."""
     known = layers(network)
     by_name = {layer.name: layer for layer in known if layer.name} | {str(layer.position): layer for layer in known}

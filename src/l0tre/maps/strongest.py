@@ -14,7 +14,7 @@ from torch import Tensor
 from l0tre.domain import Domain
 from l0tre.maps.forecast import lattice, make_layout, spread, tiles
 from l0tre.maps.saliency_map import Audit
-from l0tre.maps.work import MapState, Step, Work, by_blocks
+from l0tre.maps.work import MapState, MapStep, Work, by_blocks
 
 __all__ = ["expected_looks", "fill", "find_strongest"]
 
@@ -34,7 +34,7 @@ def expected_looks(count: int, values: int, strongest: int) -> int:
     return min(values * count, values * (TILES + DRAWN) + count // LATTICE**2 + rounds)
 
 
-def find_strongest(work: Work, strongest: int, generator: torch.Generator, *, audited: bool) -> Iterator[Step]:
+def find_strongest(work: Work, strongest: int, generator: torch.Generator, *, audited: bool) -> Iterator[MapStep]:
     """Measure until the strongest groups count as found, and predict the others.
 
     Args:
@@ -53,7 +53,7 @@ def find_strongest(work: Work, strongest: int, generator: torch.Generator, *, au
         yield from _audit(work, strongest, generator)
 
 
-def _search(work: Work, strongest: int, generator: torch.Generator) -> Iterator[Step]:
+def _search(work: Work, strongest: int, generator: torch.Generator) -> Iterator[MapStep]:
     """Measure until the strongest groups count as found."""
     state, count = work.state, work.perturber.domain.groups
     layout = make_layout(work.perturber.domain)
@@ -116,7 +116,7 @@ class Seen:
         """How far that value lowers the number, float32 ``[groups]``."""
         return self.work.state.seen_drop
 
-    def look(self, groups: Tensor) -> Iterator[Step]:
+    def look(self, groups: Tensor) -> Iterator[MapStep]:
         """Look at groups, as far as they are not known."""
         groups = by_blocks(self.work.perturber, groups[~self.known[groups]])
         points = torch.full_like(groups, self.work.state.colour)
@@ -149,7 +149,7 @@ def _fresh(now: Tensor, before: Tensor) -> int:
     return len(set(now.tolist()) - set(before.tolist()))
 
 
-def _audit(work: Work, strongest: int, generator: torch.Generator) -> Iterator[Step]:
+def _audit(work: Work, strongest: int, generator: torch.Generator) -> Iterator[MapStep]:
     """Measure some groups that were drawn at random, and compare them with their predictions."""
     state = work.state
     left = (~state.measured).nonzero()[:, 0]

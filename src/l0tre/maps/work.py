@@ -12,7 +12,7 @@ from l0tre.maps.saliency_map import Audit, SaliencyMap
 from l0tre.maps.worst_values import HalfError, WorstValues, candidates, find_worst_values
 from l0tre.tuning import PerDevice
 
-__all__ = ["MapState", "Step", "Work", "by_blocks", "empty_state", "finished"]
+__all__ = ["MapState", "MapStep", "Work", "by_blocks", "empty_state", "finished"]
 
 CHUNK_SECONDS = 0.5  # of groups that are measured together, after which there is something new to show
 FIRST_CHUNK = PerDevice(32, 1024)  # groups
@@ -59,7 +59,7 @@ class MapState:
 
 
 @dataclass(frozen=True)
-class Step:
+class MapStep:
     """A step of the way.
 
     Attributes:
@@ -110,11 +110,11 @@ class Work:
         self.counts = (state.evaluations, state.ranked)
         self.chunk = FIRST_CHUNK.on(perturber.device)
 
-    def step(self, stage: str) -> Step:
+    def step(self, stage: str) -> MapStep:
         """How far it is, with the costs so far in the state."""
         self.clock()
         share = min(0.99, (self.state.evaluations + self.state.ranked) / max(1, self.expected))
-        return Step(stage, int(self.state.measured.sum()), len(self.state.measured), share)
+        return MapStep(stage, int(self.state.measured.sum()), len(self.state.measured), share)
 
     def clock(self) -> None:
         """Put the costs so far into the state."""
@@ -123,7 +123,7 @@ class Work:
         state.evaluations = self.counts[0] + self.perturber.evaluations
         state.ranked = self.counts[1] + self.perturber.ranked
 
-    def measure(self, groups: Tensor, stage: str) -> Iterator[Step]:
+    def measure(self, groups: Tensor, stage: str) -> Iterator[MapStep]:
         """Measure groups in the order given."""
         start = 0
         while start < len(groups):
@@ -150,7 +150,7 @@ class Work:
         elif elapsed > 2 * CHUNK_SECONDS and self.chunk > 8:
             self.chunk //= 2
 
-    def recheck(self) -> Iterator[Step]:
+    def recheck(self) -> Iterator[MapStep]:
         """Settle groups anew for which larger errors must be allowed than when they were settled."""
         state, half_error = self.state, self.half_error
         if half_error is None:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from l0tre.model.aten_compositions import COMPOSITIONS, one_dimensional, pooling, separable, transposed_conv
 from l0tre.model.aten_shapes import SHAPES
-from l0tre.model.call_site import Arguments, Handler, Missing, Site, UnsupportedOperationError, Var
+from l0tre.model.call_site import Arguments, CallSite, Handler, Missing, UnsupportedOperationError, Var
 from l0tre.model.operations.importers import ATEN
 from l0tre.model.operations.silu import silu_of
 
@@ -20,19 +20,19 @@ def _number(value: float) -> Tensor:
     return torch.tensor(value, dtype=torch.float64)
 
 
-def same(_: Site, a: Arguments) -> object:
+def same(_: CallSite, a: Arguments) -> object:
     """The handler of operators that change nothing."""
     return a["self"]
 
 
-def _cast(site: Site, a: Arguments) -> object:
+def _cast(site: CallSite, a: Arguments) -> object:
     dtype = a.get("dtype")
     if isinstance(dtype, torch.dtype) and not dtype.is_floating_point:
         raise site.refuse(f"turns values into {dtype}; only floating point is supported")
     return a["self"]
 
 
-def _dropout(site: Site, a: Arguments) -> object:
+def _dropout(site: CallSite, a: Arguments) -> object:
     if a["train"]:
         raise site.refuse("drops values at random; export the model after model.eval()")
     return a["input"] if "input" in a else a["self"]  # the second in place
@@ -42,14 +42,14 @@ def _unary(op: str) -> Handler:
     return lambda site, a: site.add(op, [site.variable(a["self"])])
 
 
-def _leaky_relu(site: Site, a: Arguments) -> object:
+def _leaky_relu(site: CallSite, a: Arguments) -> object:
     return site.add("leaky_relu", [site.variable(a["self"])], slope=site.number(a["negative_slope"]))
 
 
 def _clip(low: str | float, high: str | float) -> Handler:
     """A clip to limits that are numbers or the names of the arguments that give them."""
 
-    def handler(site: Site, a: Arguments) -> object:
+    def handler(site: CallSite, a: Arguments) -> object:
         given = [a[limit] if isinstance(limit, str) else limit for limit in (low, high)]
         bottom = -math.inf if given[0] is None else site.number(given[0])
         top = math.inf if given[1] is None else site.number(given[1])
@@ -60,7 +60,7 @@ def _clip(low: str | float, high: str | float) -> Handler:
     return handler
 
 
-def _conv(site: Site, a: Arguments) -> object:
+def _conv(site: CallSite, a: Arguments) -> object:
     source, weight = site.variable(a["input"], dims=3), site.constant(a["weight"])
     if weight.ndim != 4:
         raise site.refuse("is not a plain convolution of images [channels, height, width]")
@@ -79,7 +79,7 @@ def _conv(site: Site, a: Arguments) -> object:
     return site.add("conv", [source], tensors, stride=stride, padding=padding, dilation=dilation, groups=groups)
 
 
-def _affine(site: Site, x: object, weight: Tensor, bias: Tensor | None) -> Var:
+def _affine(site: CallSite, x: object, weight: Tensor, bias: Tensor | None) -> Var:
     source = site.variable(x)
     if weight.ndim != 2 or not site.sample(source):
         raise site.refuse("needs a weight matrix and samples of at least one dimension")
@@ -88,22 +88,22 @@ def _affine(site: Site, x: object, weight: Tensor, bias: Tensor | None) -> Var:
     return site.add("linear", [source], {"weight": weight, "bias": bias})
 
 
-def _linear(site: Site, a: Arguments) -> object:
+def _linear(site: CallSite, a: Arguments) -> object:
     return _affine(site, a["input"], site.constant(a["weight"]), site.optional(a["bias"]))
 
 
-def _matmul(site: Site, a: Arguments) -> object:
+def _matmul(site: CallSite, a: Arguments) -> object:
     second = a["mat2"] if "mat2" in a else a["other"]
     return _affine(site, a["self"], site.constant(second).mT, None)
 
 
-def _addmm(site: Site, a: Arguments) -> object:
+def _addmm(site: CallSite, a: Arguments) -> object:
     weight, bias = site.constant(a["mat2"]).mT, site.constant(a["self"])
     weight, bias = weight.double() * site.number(a["alpha"]), bias.double() * site.number(a["beta"])
     return _affine(site, a["mat1"], weight, bias)
 
 
-def _batch_norm(site: Site, a: Arguments) -> object:
+def _batch_norm(site: CallSite, a: Arguments) -> object:
     if a.get("training"):
         raise site.refuse("uses the statistics of the batch; export the model after model.eval()")
     source = site.variable(a["input"])
@@ -119,7 +119,7 @@ def _batch_norm(site: Site, a: Arguments) -> object:
     return site.add("scale", [source], {key: value.reshape(shape) for key, value in tensors.items()})
 
 
-def _combine(site: Site, op: str, x: object, y: object) -> Var:
+def _combine(site: CallSite, op: str, x: object, y: object) -> Var:
     first, second = site.variable(x), site.variable(y)
     swish = silu_of(site.builder.operations, first, second) if op == "mul" else None
     if swish is not None:
@@ -129,7 +129,7 @@ def _combine(site: Site, op: str, x: object, y: object) -> Var:
     return site.add(op, [first, second])
 
 
-def _sum(site: Site, x: object, y: object, factor: float) -> Var:
+def _sum(site: CallSite, x: object, y: object, factor: float) -> Var:
     """The value of ``x + factor * y``; at least one of them depends on the input."""
     if not isinstance(y, Var):
         source = site.variable(x)
@@ -141,19 +141,19 @@ def _sum(site: Site, x: object, y: object, factor: float) -> Var:
     return _combine(site, "add" if factor == 1 else "sub", x, y)
 
 
-def _add(site: Site, a: Arguments) -> object:
+def _add(site: CallSite, a: Arguments) -> object:
     return _sum(site, a["self"], a["other"], site.number(a["alpha"]))
 
 
-def _sub(site: Site, a: Arguments) -> object:
+def _sub(site: CallSite, a: Arguments) -> object:
     return _sum(site, a["self"], a["other"], -site.number(a["alpha"]))
 
 
-def _rsub(site: Site, a: Arguments) -> object:
+def _rsub(site: CallSite, a: Arguments) -> object:
     return _sum(site, a["other"], a["self"], -site.number(a["alpha"]))
 
 
-def _mul(site: Site, a: Arguments) -> object:
+def _mul(site: CallSite, a: Arguments) -> object:
     x, y = a["self"], a["other"]
     if isinstance(x, Var) and isinstance(y, Var):
         return _combine(site, "mul", x, y)
@@ -161,17 +161,17 @@ def _mul(site: Site, a: Arguments) -> object:
     return site.add("scale", [source], {"scale": site.operand(factor, source)})
 
 
-def _div(site: Site, a: Arguments) -> object:
+def _div(site: CallSite, a: Arguments) -> object:
     source = site.variable(a["self"])
     return site.add("scale", [source], {"scale": site.operand(a["other"], source).double().reciprocal()})
 
 
-def _neg(site: Site, a: Arguments) -> object:
+def _neg(site: CallSite, a: Arguments) -> object:
     return site.add("scale", [site.variable(a["self"])], {"scale": _number(-1.0)})
 
 
 def _adaptive_pool(op: str) -> Handler:
-    def handler(site: Site, a: Arguments) -> object:
+    def handler(site: CallSite, a: Arguments) -> object:
         source, size = site.variable(a["self"], dims=3), site.pair(a["output_size"])
         _, height, width = site.sample(source)
         if op == "avg_pool" and size == (1, 1):
@@ -193,7 +193,7 @@ def _first_of(handler: Handler) -> Handler:
     return lambda site, a: (handler(site, a), Missing(), Missing(), Missing())
 
 
-def _mean(site: Site, a: Arguments) -> object:
+def _mean(site: CallSite, a: Arguments) -> object:
     source = site.variable(a["self"])
     if not a["dim"]:
         raise site.refuse("works across the samples of a batch")
@@ -202,7 +202,7 @@ def _mean(site: Site, a: Arguments) -> object:
 
 
 def _softmax(op: str) -> Handler:
-    def handler(site: Site, a: Arguments) -> object:
+    def handler(site: CallSite, a: Arguments) -> object:
         source = site.variable(a["self"])
         return site.add(op, [source], dim=site.dim(a["dim"], source))
 
@@ -214,7 +214,7 @@ _conv1d = one_dimensional(_conv, {"stride": 1, "padding": 0, "dilation": 1})
 _conv_transpose1d = COMPOSITIONS["aten.conv_transpose1d.default"]
 
 
-def _convolution(site: Site, a: Arguments) -> object:
+def _convolution(site: CallSite, a: Arguments) -> object:
     """Any convolution: of maps or sequences, transposed or not."""
     flat = site.constant(a["weight"]).ndim == 3
     if a["transposed"]:

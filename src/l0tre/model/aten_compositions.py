@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from l0tre.model import compositions
-from l0tre.model.call_site import Arguments, Handler, Site, Var
+from l0tre.model.call_site import Arguments, CallSite, Handler, Var
 from l0tre.model.compositions import Composer
 
 __all__ = ["COMPOSITIONS", "one_dimensional", "pooling", "separable", "transposed_conv"]
 
 
-def _composer(site: Site) -> Composer:
+def _composer(site: CallSite) -> Composer:
     return Composer(site.builder, site.name)
 
 
@@ -29,7 +29,7 @@ def one_dimensional(handler: Handler, settings: Mapping[str, int]) -> Handler:
         settings: Names of the arguments that are for each axis, with what they are on the row.
     """
 
-    def on_sequences(site: Site, a: Arguments) -> object:
+    def on_sequences(site: CallSite, a: Arguments) -> object:
         key = "self" if "self" in a else "input"
         source = site.variable(a[key], dims=2)
         changed: dict[str, object] = dict(a)
@@ -48,7 +48,7 @@ def one_dimensional(handler: Handler, settings: Mapping[str, int]) -> Handler:
     return on_sequences
 
 
-def transposed_conv(site: Site, a: Arguments) -> object:
+def transposed_conv(site: CallSite, a: Arguments) -> object:
     """A transposed convolution of maps."""
     source, weight = site.variable(a["input"], dims=3), site.constant(a["weight"])
     stride, padding, dilation = (site.pair(a[key]) for key in ("stride", "padding", "dilation"))
@@ -65,7 +65,7 @@ def transposed_conv(site: Site, a: Arguments) -> object:
 def pooling(kind: str) -> Handler:
     """The handler of a pooling of maps."""
 
-    def handler(site: Site, a: Arguments) -> object:
+    def handler(site: CallSite, a: Arguments) -> object:
         source, kernel, padding = site.variable(a["self"], dims=3), site.pair(a["kernel_size"]), site.pair(a["padding"])
         stride = site.pair(a["stride"]) if a["stride"] else kernel
         dilation = site.pair(a.get("dilation", 1))
@@ -95,7 +95,7 @@ def pooling(kind: str) -> Handler:
     return handler
 
 
-def _prelu(site: Site, a: Arguments) -> object:
+def _prelu(site: CallSite, a: Arguments) -> object:
     source, slopes = site.variable(a["self"]), site.constant(a["weight"])
     sample = site.sample(source)
     # prelu has a slope for each channel; its kernel has them in the shape of a batch.
@@ -103,12 +103,12 @@ def _prelu(site: Site, a: Arguments) -> object:
     return Var(compositions.prelu(_composer(site), source, slopes))
 
 
-def _absolute(site: Site, a: Arguments) -> object:
+def _absolute(site: CallSite, a: Arguments) -> object:
     return Var(compositions.absolute(_composer(site), site.variable(a["self"])))
 
 
 def _larger(sign: int) -> Handler:
-    def handler(site: Site, a: Arguments) -> object:
+    def handler(site: CallSite, a: Arguments) -> object:
         x, y = (a["self"], a["other"]) if isinstance(a["self"], Var) else (a["other"], a["self"])
         source = site.variable(x)
         if isinstance(y, Var) and len(site.sample(y.position)) != len(site.sample(source)):
@@ -119,7 +119,7 @@ def _larger(sign: int) -> Handler:
     return handler
 
 
-def _asked(site: Site, a: Arguments) -> Callable[[Tensor], Tensor]:
+def _asked(site: CallSite, a: Arguments) -> Callable[[Tensor], Tensor]:
     """The operator itself, with its settings, as a function of its input."""
     packet, overload = site.target.removeprefix("aten.").split(".")
     operator = getattr(getattr(torch.ops.aten, packet), overload)
@@ -133,7 +133,7 @@ def _asked(site: Site, a: Arguments) -> Callable[[Tensor], Tensor]:
     return function
 
 
-def separable(site: Site, a: Arguments) -> object:
+def separable(site: CallSite, a: Arguments) -> object:
     """An operator on maps that is linear along each axis."""
     source = site.variable(a["input"] if "input" in a else a["self"], dims=3)
     found = compositions.separable(_composer(site), source, _asked(site, a))
@@ -142,17 +142,17 @@ def separable(site: Site, a: Arguments) -> object:
     return Var(found)
 
 
-def _shuffle(site: Site, a: Arguments) -> object:
+def _shuffle(site: CallSite, a: Arguments) -> object:
     (factor,) = site.ints(a["upscale_factor"])
     return Var(compositions.shuffle(_composer(site), site.variable(a["self"], dims=3), factor))
 
 
-def _unshuffle(site: Site, a: Arguments) -> object:
+def _unshuffle(site: CallSite, a: Arguments) -> object:
     (factor,) = site.ints(a["downscale_factor"])
     return Var(compositions.unshuffle(_composer(site), site.variable(a["self"], dims=3), factor))
 
 
-def _sum(site: Site, a: Arguments) -> object:
+def _sum(site: CallSite, a: Arguments) -> object:
     source = site.variable(a["self"])
     if not a["dim"]:
         raise site.refuse("works across the samples of a batch")
@@ -160,20 +160,20 @@ def _sum(site: Site, a: Arguments) -> object:
     return Var(compositions.summed(_composer(site), source, dims, keep=bool(a["keepdim"])))
 
 
-def _top(site: Site, a: Arguments) -> object:
+def _top(site: CallSite, a: Arguments) -> object:
     source = site.variable(a["self"], dims=3)
     if sorted(site.dim(dim, source) for dim in site.ints(a["dim"])) != [1, 2]:
         raise site.refuse("is not over the rows and columns of maps")
     return Var(compositions.top_of_planes(_composer(site), source, keep=bool(a["keepdim"])))
 
 
-def _taken(site: Site, source: int, dim: int, starts: list[int], sizes: list[int]) -> tuple[Var, ...]:
+def _taken(site: CallSite, source: int, dim: int, starts: list[int], sizes: list[int]) -> tuple[Var, ...]:
     composer = _composer(site)
     parts = zip(starts, sizes, strict=True)
     return tuple(Var(composer.slice(source, dim, range(start, start + size))) for start, size in parts)
 
 
-def _split(site: Site, a: Arguments) -> object:
+def _split(site: CallSite, a: Arguments) -> object:
     source = site.variable(a["self"])
     dim = site.dim(a["dim"], source)
     length = site.sample(source)[dim]
@@ -186,13 +186,13 @@ def _split(site: Site, a: Arguments) -> object:
     return _taken(site, source, dim, starts, sizes)
 
 
-def _select(site: Site, a: Arguments) -> object:
+def _select(site: CallSite, a: Arguments) -> object:
     source = site.variable(a["self"])
     dim, (index,) = site.dim(a["dim"], source), site.ints(a["index"])
     return _unbound(site, source, dim)[index]
 
 
-def _unbound(site: Site, source: int, dim: int) -> tuple[Var, ...]:
+def _unbound(site: CallSite, source: int, dim: int) -> tuple[Var, ...]:
     shape = site.sample(source)
     rest = (*shape[:dim], *shape[dim + 1 :])
     if not rest:
@@ -201,12 +201,12 @@ def _unbound(site: Site, source: int, dim: int) -> tuple[Var, ...]:
     return tuple(Var(_composer(site).reshape(part.position, *rest)) for part in parts)
 
 
-def _unbind(site: Site, a: Arguments) -> object:
+def _unbind(site: CallSite, a: Arguments) -> object:
     source = site.variable(a["self"])
     return _unbound(site, source, site.dim(a["dim"], source))
 
 
-def _stack(site: Site, a: Arguments) -> object:
+def _stack(site: CallSite, a: Arguments) -> object:
     tensors = a["tensors"]
     sources = [site.variable(tensor) for tensor in tensors] if isinstance(tensors, list | tuple) else []
     rank = len(site.sample(sources[0])) + 2

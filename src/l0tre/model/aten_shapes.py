@@ -5,30 +5,30 @@ import operator
 from collections.abc import Callable, Mapping
 
 from l0tre.model.aten_compositions import separable
-from l0tre.model.call_site import Arguments, Handler, Site, Size, Var
+from l0tre.model.call_site import Arguments, CallSite, Handler, Size, Var
 
 __all__ = ["SHAPES"]
 
 
-def _view(site: Site, a: Arguments) -> object:
+def _view(site: CallSite, a: Arguments) -> object:
     return site.reshape(site.variable(a["self"]), site.ints(a["size"] if "size" in a else a["shape"]))
 
 
-def _flatten(site: Site, a: Arguments) -> object:
+def _flatten(site: CallSite, a: Arguments) -> object:
     source = site.variable(a["self"])
     full = site.full(source)
     first, last = (site.ints(a[key])[0] % len(full) for key in ("start_dim", "end_dim"))
     return site.reshape(source, [*full[:first], math.prod(full[first : last + 1]), *full[last + 1 :]])
 
 
-def _unflatten(site: Site, a: Arguments) -> object:
+def _unflatten(site: CallSite, a: Arguments) -> object:
     source = site.variable(a["self"])
     full = site.full(source)
     position = site.dim(a["dim"], source) + 1
     return site.reshape(source, [*full[:position], *site.ints(a["sizes"]), *full[position + 1 :]])
 
 
-def _squeeze(site: Site, a: Arguments) -> object:
+def _squeeze(site: CallSite, a: Arguments) -> object:
     source = site.variable(a["self"])
     full = site.full(source)
     dims = range(len(full)) if "dim" not in a else [dim % len(full) for dim in site.ints(a["dim"])]
@@ -37,14 +37,14 @@ def _squeeze(site: Site, a: Arguments) -> object:
     return site.reshape(source, [size for position, size in enumerate(full) if size != 1 or position not in dims])
 
 
-def _unsqueeze(site: Site, a: Arguments) -> object:
+def _unsqueeze(site: CallSite, a: Arguments) -> object:
     source = site.variable(a["self"])
     full = site.full(source)
     position = site.ints(a["dim"])[0] % (len(full) + 1)
     return site.reshape(source, [*full[:position], 1, *full[position:]])
 
 
-def _permute(site: Site, a: Arguments) -> object:
+def _permute(site: CallSite, a: Arguments) -> object:
     source = site.variable(a["self"])
     order = list(range(len(site.full(source))))
     if "dims" in a:
@@ -57,13 +57,13 @@ def _permute(site: Site, a: Arguments) -> object:
     return site.add("transpose", [source], permutation=tuple(dim - 1 for dim in order[1:]))
 
 
-def _cat(site: Site, a: Arguments) -> object:
+def _cat(site: CallSite, a: Arguments) -> object:
     tensors = a["tensors"]
     sources = [site.variable(tensor) for tensor in tensors] if isinstance(tensors, list | tuple) else []
     return site.add("concat", sources, dim=site.dim(a["dim"], sources[0]))
 
 
-def _pad(site: Site, a: Arguments) -> object:
+def _pad(site: CallSite, a: Arguments) -> object:
     source, margins = site.variable(a["self"]), site.ints(a["pad"])
     if a.get("mode", "constant") != "constant" and len(site.sample(source)) == 3 and len(margins) == 4:
         return separable(site, a)
@@ -76,14 +76,14 @@ def _pad(site: Site, a: Arguments) -> object:
     return site.add("pad", [source], padding=tuple(margins), value=value) if any(margins) else Var(source)
 
 
-def _getitem(site: Site, a: Arguments) -> object:
+def _getitem(site: CallSite, a: Arguments) -> object:
     values, index = a["a"], a["b"]
     if not isinstance(values, tuple) or not isinstance(index, int):
         raise site.refuse("is not the choice of one of several results")
     return values[index]
 
 
-def _size(site: Site, a: Arguments) -> object:
+def _size(site: CallSite, a: Arguments) -> object:
     full = site.full(site.variable(a["self"]))
     dim = site.ints(a["dim"])[0] % len(full)
     return full[dim] if dim else Size(site.batch)

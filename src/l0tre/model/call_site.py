@@ -13,7 +13,7 @@ from torch import Tensor
 
 from l0tre.model.graph import Attribute, GraphBuilder, UnsupportedOperationError
 
-__all__ = ["Arguments", "Handler", "Missing", "Site", "Size", "UnsupportedOperationError", "Var"]
+__all__ = ["Arguments", "CallSite", "Handler", "Missing", "Size", "UnsupportedOperationError", "Var"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Missing:
 
 
 @dataclass(frozen=True)
-class Site:
+class CallSite:
     """Where a handler works: one call, with checks of its arguments that refuse what does not fit."""
 
     builder: GraphBuilder
@@ -137,4 +137,4 @@ class Site:
 
 # Arguments of a call by name, and what makes operations of it.
 Arguments = Mapping[str, object]
-Handler = Callable[[Site, Arguments], object]
+Handler = Callable[[CallSite, Arguments], object]

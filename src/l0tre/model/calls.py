@@ -10,7 +10,7 @@ from torch import Tensor
 
 from l0tre.errors import ModelError
 from l0tre.model.aten import CONSTANT_ONLY, OPERATORS, same
-from l0tre.model.call_site import Missing, Site, Size, UnsupportedOperationError, Var
+from l0tre.model.call_site import CallSite, Missing, Size, UnsupportedOperationError, Var
 from l0tre.model.graph import Graph, GraphBuilder
 from l0tre.model.refusals import reason
 
@@ -188,7 +188,7 @@ def _widened(value: object, dtype: torch.dtype) -> Any:
     return dtype if value is torch.float32 else value
 
 
-def _check_precision(site: Site, program: Program, call: Call) -> None:
+def _check_precision(site: CallSite, program: Program, call: Call) -> None:
     """Refuse results that are rounded to a narrower type: the graph of real numbers would be another function.
 
     A cast of the input itself to float32 is harmless: the ends of a domain are float32, so that every rounded input is
@@ -261,7 +261,7 @@ def _views(target: str) -> bool:
     return "dropout" in target or any(value.alias_info is not None for value in returned)
 
 
-def _perform(site: Site, program: Program, scope: _Scope, call: Call, position: int) -> None:
+def _perform(site: CallSite, program: Program, scope: _Scope, call: Call, position: int) -> None:
     """Add the operations of one call, or compute it if it has only constants, and bind its result."""
     in_place = _in_place(call)
     target = call.target.replace("_.", ".", 1) if in_place else call.target
@@ -305,7 +305,7 @@ def graph_from_calls(program: Program) -> Graph:
     scope = _Scope(program, calls)
     batch = _DYNAMIC_BATCH if program.batch is None else program.batch
     for position, call in enumerate(calls):
-        site = Site(builder, batch, call.target, call.name)
+        site = CallSite(builder, batch, call.target, call.name)
         try:
             _perform(site, program, scope, call, position)
         except (RuntimeError, TypeError, ValueError, LookupError, ArithmeticError) as error:

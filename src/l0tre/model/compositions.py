@@ -177,7 +177,7 @@ def _never_negative(builder: GraphBuilder, position: int) -> bool:
 
 
 def ceil_margins(size: int, kernel: int, stride: int, padding: Pair, dilation: int) -> int:
-    """What an axis needs behind its padding so that pooling rounds its output size up.
+    """What an axis needs after its padding so that pooling rounds its output size up.
 
     A last window that would begin in the padding at the end is left out, as in PyTorch and ONNX.
     """

@@ -21,7 +21,7 @@ POINTS = 3  # of each kind: corners of the domain, and any points of it
 TOLERANCE = 2.0**-42
 SECONDS = 5.0  # for the comparison; a large network is compared on fewer points,
 LEAST_POINTS = 3  # but on these at least
-SATURATED = 600.0  # logits this far below the largest one are no numbers behind a softmax
+SATURATED = 600.0  # logits this far below the largest one are no numbers after a softmax
 
 
 def check_points(low: Tensor, high: Tensor, images: Tensor | None = None) -> Tensor:

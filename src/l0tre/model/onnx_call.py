@@ -19,14 +19,14 @@ from l0tre.errors import ModelError
 from l0tre.model.call_site import UnsupportedOperationError
 from l0tre.model.graph import Attribute, GraphBuilder
 
-__all__ = ["Array", "Call", "Value"]
+__all__ = ["Array", "OnnxCall", "Value"]
 
 Array = NDArray[Any]
 Value = Array | int
 
 
 @dataclass(frozen=True)
-class Call:
+class OnnxCall:
     """One ONNX node that reads at least one value that depends on the input.
 
     Attributes:

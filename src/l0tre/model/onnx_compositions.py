@@ -9,19 +9,19 @@ from torch import Tensor
 
 from l0tre.model import compositions
 from l0tre.model.compositions import Composer
-from l0tre.model.onnx_call import Array, Call, Value
+from l0tre.model.onnx_call import Array, OnnxCall, Value
 
 __all__ = ["COMPOSITIONS", "composer", "or_sequences", "padded_by_mode"]
 
-Handler = Callable[[Call], Value]
+Handler = Callable[[OnnxCall], Value]
 
 
-def composer(call: Call) -> Composer:
+def composer(call: OnnxCall) -> Composer:
     """What adds the operations of a call."""
     return Composer(call.builder, call.name)
 
 
-def _map(call: Call) -> int:
+def _map(call: OnnxCall) -> int:
     if len(call.shape()) != 3:
         raise call.refuse(
             f"works on samples of shape {call.shape()}; only images (channels, height, width) are supported"
@@ -32,7 +32,7 @@ def _map(call: Call) -> int:
 def or_sequences(handler: Handler) -> Handler:
     """The handler of an operator on maps as one for sequences ``(C, L)`` too: maps of one row."""
 
-    def handle(call: Call) -> Value:
+    def handle(call: OnnxCall) -> Value:
         if len(call.shape()) != 2:
             return handler(call)
         on_row = {"kernel_shape": 1, "strides": 1, "dilations": 1, "output_padding": 0}
@@ -51,23 +51,23 @@ def or_sequences(handler: Handler) -> Handler:
     return handle
 
 
-def _constants(call: Call) -> list[Array | None]:
+def _constants(call: OnnxCall) -> list[Array | None]:
     return [call.constant(index) for index in range(1, len(call.inputs))]
 
 
-def _exact(call: Call, value: Array, index: int = 0) -> Tensor:
+def _exact(call: OnnxCall, value: Array, index: int = 0) -> Tensor:
     return call.tensor(call.per_sample(value, call.shape(index)))
 
 
-def _prelu(call: Call) -> Value:
+def _prelu(call: OnnxCall) -> Value:
     return compositions.prelu(composer(call), call.variable(), _exact(call, call.given(1)))
 
 
-def _absolute(call: Call) -> Value:
+def _absolute(call: OnnxCall) -> Value:
     return compositions.absolute(composer(call), call.variable())
 
 
-def _extreme(call: Call) -> Value:
+def _extreme(call: OnnxCall) -> Value:
     """The largest or smallest of several values, constants among them."""
     sign = 1 if call.operator == "Max" else -1
     order = sorted(range(len(call.inputs)), key=lambda index: not isinstance(call.inputs[index], int))
@@ -81,7 +81,7 @@ def _extreme(call: Call) -> Value:
     return found
 
 
-def _conv_transpose(call: Call) -> Value:
+def _conv_transpose(call: OnnxCall) -> Value:
     source, weight, bias = _map(call), call.given(1), call.constant(2)
     if call.attributes.get("auto_pad", b"NOTSET") != b"NOTSET" or "output_shape" in call.attributes:
         raise call.refuse("has auto_pad or output_shape; export it with explicit pads")
@@ -102,12 +102,12 @@ def _conv_transpose(call: Call) -> Value:
     )
 
 
-def _depth_to_space(call: Call) -> Value:
+def _depth_to_space(call: OnnxCall) -> Value:
     last = call.attributes.get("mode", b"DCR") == b"DCR"
     return compositions.shuffle(composer(call), _map(call), int(call.attributes["blocksize"]), channels_last=last)
 
 
-def padded_by_mode(call: Call, mode: str, padding: Sequence[int]) -> Value:
+def padded_by_mode(call: OnnxCall, mode: str, padding: Sequence[int]) -> Value:
     """A map padded with its own values.
 
     Args:
@@ -122,14 +122,14 @@ def padded_by_mode(call: Call, mode: str, padding: Sequence[int]) -> Value:
     return _separable(call, source, lambda x: F.pad(x, list(padding[:4]), mode=kind))
 
 
-def _separable(call: Call, source: int, function: Callable[[Tensor], Tensor]) -> int:
+def _separable(call: OnnxCall, source: int, function: Callable[[Tensor], Tensor]) -> int:
     found = compositions.separable(composer(call), source, function)
     if found is None:
         raise call.refuse("works on too large a map")
     return found
 
 
-def _resize(call: Call) -> Value:
+def _resize(call: OnnxCall) -> Value:
     """Resizing as PyTorch's exporter writes it."""
     source = _map(call)
     _, height, width = call.shape()
@@ -162,7 +162,7 @@ _RESIZE = (("mode", b"nearest"), ("coordinate_transformation_mode", b"half_pixel
 _LINEAR = ("half_pixel", "pytorch_half_pixel", "align_corners")
 
 
-def _split(call: Call) -> tuple[Value, ...]:
+def _split(call: OnnxCall) -> tuple[Value, ...]:
     rank = len(call.shape()) + 1
     dim = call.dim(int(call.number("axis", 0)), rank)
     length, given = call.shape()[dim], call.constant(1)
@@ -179,7 +179,7 @@ def _split(call: Call) -> tuple[Value, ...]:
     return tuple(add.slice(call.variable(), dim, range(a, a + n)) for a, n in zip(starts, sizes, strict=True))
 
 
-def _reduce_sum(call: Call) -> Value:
+def _reduce_sum(call: OnnxCall) -> Value:
     axes, rank = call.axes(1), len(call.shape()) + 1
     if not axes:
         raise call.refuse("works across the samples of a batch")
@@ -187,14 +187,14 @@ def _reduce_sum(call: Call) -> Value:
     return compositions.summed(composer(call), call.variable(), dims, keep=bool(call.number("keepdims", 1)))
 
 
-def _reduce_max(call: Call) -> Value:
+def _reduce_max(call: OnnxCall) -> Value:
     source, axes = _map(call), call.axes(1)
     if axes is None or sorted(call.dim(axis, 4) for axis in axes) != [1, 2]:
         raise call.refuse("is not over the rows and columns of maps")
     return compositions.top_of_planes(composer(call), source, keep=bool(call.number("keepdims", 1)))
 
 
-def _gather(call: Call) -> Value:
+def _gather(call: OnnxCall) -> Value:
     """One place of an axis, or places at equal distances."""
     index, rank = call.given(1), len(call.shape()) + 1
     dim = call.dim(int(call.number("axis", 0)), rank)
@@ -213,7 +213,7 @@ def _gather(call: Call) -> Value:
     return composer(call).reshape(found, *rest)
 
 
-COMPOSITIONS: Mapping[str, Callable[[Call], Value | tuple[Value, ...]]] = {
+COMPOSITIONS: Mapping[str, Callable[[OnnxCall], Value | tuple[Value, ...]]] = {
     "Abs": _absolute,
     "ConvTranspose": or_sequences(_conv_transpose),
     "DepthToSpace": _depth_to_space,

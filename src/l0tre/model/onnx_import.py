@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from l0tre.errors import ModelError, require
 from l0tre.model.call_site import UnsupportedOperationError
 from l0tre.model.graph import Graph, GraphBuilder
-from l0tre.model.onnx_call import Array, Call, Value
+from l0tre.model.onnx_call import Array, OnnxCall, Value
 from l0tre.model.onnx_limits import refuse_hostile, refuse_large_fold, refuse_large_values
 from l0tre.model.onnx_operators import FOLDED, OPERATORS
 from l0tre.model.onnx_reference import corrected_operators
@@ -359,7 +359,7 @@ def _import_node(
     constants = {name: value for name, value in inputs.items() if not isinstance(value, int)}
     attributes = {entry.name: onnx.helper.get_attribute_value(entry) for entry in node.attribute}
     given = [inputs.get(name) for name in node.input]
-    call = Call(builder, node.op_type, _label(node), given, attributes, opset, batch, len(node.output))
+    call = OnnxCall(builder, node.op_type, _label(node), given, attributes, opset, batch, len(node.output))
     try:
         with np.errstate(all="ignore"):  # what is not finite is refused when it gets into the graph
             if len(constants) == len(inputs) and node.op_type in FOLDED:

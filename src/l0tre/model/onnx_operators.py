@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from l0tre.model import compositions
-from l0tre.model.onnx_call import Array, Call, Value
+from l0tre.model.onnx_call import Array, OnnxCall, Value
 from l0tre.model.onnx_compositions import COMPOSITIONS, composer, or_sequences, padded_by_mode
 from l0tre.model.operations.importers import ONNX
 from l0tre.model.operations.silu import silu_of
@@ -31,15 +31,15 @@ FOLDED = frozenset({
 # fmt: on
 
 
-def _elementwise(op: str) -> Callable[[Call], Value]:
+def _elementwise(op: str) -> Callable[[OnnxCall], Value]:
     return lambda call: call.add(op, call.variable())
 
 
-def _same(call: Call) -> Value:
+def _same(call: OnnxCall) -> Value:
     return call.variable()
 
 
-def _spatial(call: Call) -> tuple[int, int]:
+def _spatial(call: OnnxCall) -> tuple[int, int]:
     """Height and width of the images that input 0 holds."""
     shape = call.shape()
     if len(shape) != 3:
@@ -59,7 +59,7 @@ class _Window:
     extra: tuple[int, ...]
 
 
-def _window(call: Call, kernel: tuple[int, ...]) -> _Window:
+def _window(call: OnnxCall, kernel: tuple[int, ...]) -> _Window:
     size = _spatial(call)
     stride, dilation = call.ints("strides", (1, 1)), call.ints("dilations", (1, 1))
     pads = call.ints("pads", (0, 0, 0, 0))
@@ -95,7 +95,7 @@ def _margins(window: _Window) -> tuple[tuple[int, int], tuple[int, int]]:
     return (top, bottom + below), (left, right + beside)
 
 
-def _conv(call: Call) -> Value:
+def _conv(call: OnnxCall) -> Value:
     weight, bias = call.given(1), call.constant(2)
     window = _window(call, weight.shape[2:])
     source, padding = call.variable(), window.before
@@ -118,7 +118,7 @@ def _needs_pad_node(window: _Window) -> bool:
     return window.before != window.after or any(window.extra) or wide
 
 
-def _max_pool(call: Call) -> Value:
+def _max_pool(call: OnnxCall) -> Value:
     window = _window(call, call.ints("kernel_shape", ()))
     source, padding = call.variable(), window.before
     if _needs_pad_node(window):
@@ -135,7 +135,7 @@ def _max_pool(call: Call) -> Value:
     )
 
 
-def _average_pool(call: Call) -> Value:
+def _average_pool(call: OnnxCall) -> Value:
     window = _window(call, call.ints("kernel_shape", ()))
     if window.dilation != (1, 1):
         raise call.refuse(f"has dilations {window.dilation}; only an average over adjacent pixels is supported")
@@ -153,16 +153,16 @@ def _average_pool(call: Call) -> Value:
     )
 
 
-def _global_average_pool(call: Call) -> Value:
+def _global_average_pool(call: OnnxCall) -> Value:
     return call.add("mean", call.variable(), dims=tuple(range(1, len(call.shape()))), keepdim=True)
 
 
-def _global_max_pool(call: Call) -> Value:
+def _global_max_pool(call: OnnxCall) -> Value:
     one = (1, 1)
     return call.add("max_pool", call.variable(), kernel=_spatial(call), stride=one, padding=(0, 0), dilation=one)
 
 
-def _gemm(call: Call) -> Value:
+def _gemm(call: OnnxCall) -> Value:
     if call.number("transA", 0):
         raise call.refuse("transposes the batch (transA = 1), but every sample must be scored on its own")
     if len(call.shape()) != 1:
@@ -176,7 +176,7 @@ def _gemm(call: Call) -> Value:
     return call.add("linear", call.variable(), tensors={"weight": weight, "bias": bias})
 
 
-def _matmul(call: Call) -> Value:
+def _matmul(call: OnnxCall) -> Value:
     weight, source = call.given(1), call.variable()
     while 2 < weight.ndim <= len(call.shape()) + 1 and weight.shape[0] == 1:
         weight = weight[0]
@@ -188,7 +188,7 @@ def _matmul(call: Call) -> Value:
     return call.add("linear", source, tensors={"weight": weight.T})
 
 
-def _arithmetic(call: Call) -> Value:
+def _arithmetic(call: OnnxCall) -> Value:
     left, right = call.inputs
     if isinstance(left, int) and isinstance(right, int):
         if call.operator == "Div":
@@ -214,15 +214,15 @@ def _arithmetic(call: Call) -> Value:
     return call.add("scale", call.variable(variable), tensors=tensors)
 
 
-def _neg(call: Call) -> Value:
+def _neg(call: OnnxCall) -> Value:
     return call.add("scale", call.variable(), tensors={"scale": np.asarray(-1.0)})
 
 
-def _leaky_relu(call: Call) -> Value:
+def _leaky_relu(call: OnnxCall) -> Value:
     return call.add("leaky_relu", call.variable(), slope=call.number("alpha", 0.01))
 
 
-def _clip(call: Call) -> Value:
+def _clip(call: OnnxCall) -> Value:
     low, high = call.constant(1), call.constant(2)
     bottom = call.number("min", -math.inf) if low is None else float(low.item())
     top = call.number("max", math.inf) if high is None else float(high.item())
@@ -231,7 +231,7 @@ def _clip(call: Call) -> Value:
     return call.add("clip", call.variable(), low=bottom, high=top)
 
 
-def _reduce_mean(call: Call) -> Value:
+def _reduce_mean(call: OnnxCall) -> Value:
     axes, rank = call.axes(1), len(call.shape()) + 1
     if not axes and call.number("noop_with_empty_axes", 0):
         return call.variable()
@@ -239,14 +239,14 @@ def _reduce_mean(call: Call) -> Value:
     return call.add("mean", call.variable(), dims=dims, keepdim=bool(call.number("keepdims", 1)))
 
 
-def _flatten(call: Call) -> Value:
+def _flatten(call: OnnxCall) -> Value:
     full = (call.batch, *call.shape())
     axis = int(call.number("axis", 1))
     axis = axis + len(full) if axis < 0 else axis
     return call.reshape((math.prod(full[:axis]), math.prod(full[axis:])))
 
 
-def _reshape(call: Call) -> Value:
+def _reshape(call: OnnxCall) -> Value:
     full = (call.batch, *call.shape())
     target = [int(size) for size in call.given(1)]
     if not call.number("allowzero", 0):
@@ -257,7 +257,7 @@ def _reshape(call: Call) -> Value:
     return call.reshape(target)
 
 
-def _squeeze(call: Call) -> Value:
+def _squeeze(call: OnnxCall) -> Value:
     axes, shape = call.axes(1), call.shape()
     if axes is None:
         raise call.refuse("names no axes, so that it would remove a batch of 1; export it with explicit axes")
@@ -265,14 +265,14 @@ def _squeeze(call: Call) -> Value:
     return call.reshape((call.batch, *(size for dim, size in enumerate(shape) if dim not in dims)))
 
 
-def _unsqueeze(call: Call) -> Value:
+def _unsqueeze(call: OnnxCall) -> Value:
     axes, rest = call.axes(1) or (), iter(call.shape())
     rank = len(call.shape()) + 1 + len(axes)
     dims = {call.dim(axis, rank) for axis in axes}
     return call.reshape((call.batch, *(1 if dim in dims else next(rest) for dim in range(rank - 1))))
 
 
-def _transpose(call: Call) -> Value:
+def _transpose(call: OnnxCall) -> Value:
     rank = len(call.shape()) + 1
     order = call.ints("perm", range(rank - 1, -1, -1))
     if order[0] != 0:
@@ -280,13 +280,13 @@ def _transpose(call: Call) -> Value:
     return call.add("transpose", call.variable(), permutation=tuple(axis - 1 for axis in order[1:]))
 
 
-def _concat(call: Call) -> Value:
+def _concat(call: OnnxCall) -> Value:
     sources = [call.variable(index) for index in range(len(call.inputs))]
     dim = call.dim(int(call.attributes["axis"]), len(call.shape()) + 1)
     return call.add("concat", *sources, dim=dim)
 
 
-def _pad(call: Call) -> Value:
+def _pad(call: OnnxCall) -> Value:
     mode, rank = call.attributes.get("mode", b"constant"), len(call.shape()) + 1
     pads = call.ints("pads", ()) if "pads" in call.attributes else tuple(int(pad) for pad in call.given(1))
     filled = call.constant(2)
@@ -305,7 +305,7 @@ def _pad(call: Call) -> Value:
     return call.add("pad", call.variable(), padding=tuple(padding), value=value) if any(pads) else call.variable()
 
 
-def _batch_normalization(call: Call) -> Value:
+def _batch_normalization(call: OnnxCall) -> Value:
     if call.number("training_mode", 0) or not call.number("spatial", 1):
         raise call.refuse("is in training mode or not per channel; export the network in evaluation mode")
     gamma, beta, mean, variance = (call.given(index).astype(np.float64) for index in range(1, 5))
@@ -315,7 +315,7 @@ def _batch_normalization(call: Call) -> Value:
     return call.add("scale", call.variable(), tensors={key: value.reshape(shape) for key, value in tensors.items()})
 
 
-def _softmax(call: Call) -> Value:
+def _softmax(call: OnnxCall) -> Value:
     op = {"Softmax": "softmax", "LogSoftmax": "log_softmax"}[call.operator]
     shape = call.shape()
     dim = call.dim(int(call.number("axis", 1 if call.opset < 13 else -1)), len(shape) + 1)
@@ -326,28 +326,28 @@ def _softmax(call: Call) -> Value:
     return call.add("reshape", call.add(op, flat, dim=dim), shape=shape)
 
 
-def _dropout(call: Call) -> Value:
+def _dropout(call: OnnxCall) -> Value:
     training = call.constant(2)
     if training is not None and training.any():
         raise call.refuse("is in training mode; export the network in evaluation mode")
     return call.variable()
 
 
-def _cast(call: Call) -> Value:
+def _cast(call: OnnxCall) -> Value:
     # To a narrower type: see ``onnx_types``.
     if int(call.attributes["to"]) not in _FLOAT_TYPES:
         raise call.refuse("turns computed values into something other than floats, which is not supported")
     return call.variable()
 
 
-def _shape(call: Call) -> Value:
+def _shape(call: OnnxCall) -> Value:
     full = (call.batch, *call.shape())
     start, end = int(call.number("start", 0)), int(call.number("end", len(full)))
     return np.array(full[slice(start, end)], dtype=np.int64)
 
 
 # What each operator on computed values becomes.
-OPERATORS: Mapping[str, Callable[[Call], Value | tuple[Value, ...]]] = {
+OPERATORS: Mapping[str, Callable[[OnnxCall], Value | tuple[Value, ...]]] = {
     **ONNX,
     **COMPOSITIONS,
     "Add": _arithmetic,

@@ -4,7 +4,7 @@ The error of a value has two sources: its own sum of ``n`` products, which float
 one (``u = 2**-24``, ``m`` the sum of the products' absolute values, any order of summation), and the errors of what it
 reads, times the weights. Two bounds follow each value through the network:
 
-- ``worst``: errors add up with the absolute values of the weights. Always true, and far too large behind many layers.
+- ``worst``: errors add up with the absolute values of the weights. Always true, and far too large after many layers.
 - ``likely``: the errors of different values are independent and the partial sums of one value too, so that squares add
   up (``sqrt(n) u m``, squared weights). ``LIKELY`` times the root of that also covers some thousand errors that are all
   alike, as in a layer of equal neurons; on the networks of the zoo it is a thousand times what is measured.

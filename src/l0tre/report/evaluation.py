@@ -23,7 +23,7 @@ from l0tre.report.inputs import Details, Pictures, gallery_of
 from l0tre.report.words import answer, counted, guarantees, is_sample, on_grid, progress, remarks
 from l0tre.store import Inputs
 
-__all__ = ["Run", "evaluation_page"]
+__all__ = ["PageSource", "evaluation_page"]
 
 COLUMNS = blocks.columns(
     ("picture", "", "picture"),
@@ -44,7 +44,7 @@ MOST_FEATURES = 30  # columns listed by how often they change
 
 
 @dataclass(frozen=True)
-class Run:
+class PageSource:
     """What a page of an evaluation is made from.
 
     Attributes:
@@ -60,7 +60,7 @@ class Run:
     details: Details = field(default_factory=Details)
 
 
-def evaluation_page(run: Run, *, pictures: Pictures = "inside") -> Document:
+def evaluation_page(run: PageSource, *, pictures: Pictures = "inside") -> Document:
     """The page of an evaluation.
 
     Args:

@@ -19,7 +19,7 @@ from l0tre.maps.saliency_map import SaliencyMap
 from l0tre.report.attack import attack_page
 from l0tre.report.blocks import Document
 from l0tre.report.comparison import comparison_page
-from l0tre.report.evaluation import Run, evaluation_page
+from l0tre.report.evaluation import PageSource, evaluation_page
 from l0tre.report.maps import saliency_page
 from l0tre.report.page import page_html, save_page
 from l0tre.report.plots import figure_of
@@ -66,13 +66,13 @@ def page_of(result: object, images: Tensor | None = None) -> Document:  # noqa: 
 @page_of.register
 def _(result: Snapshot, images: Tensor | None = None) -> Document:
     if images is None:
-        return evaluation_page(Run(result))
+        return evaluation_page(PageSource(result))
     most = max((image.index for image in result.images), default=-1)
     if most >= len(images):
         raise DataError(f"the result is about image {most} too, {len(images)} were given: give all that were evaluated")
     low, high = _range(images)
     domain = make_domain(tuple(images.shape[1:]), low=low, high=high)
-    return evaluation_page(Run(result, Inputs(images, None, tuple(range(len(images))), domain)))
+    return evaluation_page(PageSource(result, Inputs(images, None, tuple(range(len(images))), domain)))
 
 
 @page_of.register

@@ -12,7 +12,7 @@ from l0tre.report.attack import curves
 from l0tre.report.blocks import Document, Head, Kind, Series
 from l0tre.report.inputs import make_gallery, plain_number, witness_entry
 
-__all__ = ["Entry", "peers_page"]
+__all__ = ["PeerEntry", "peers_page"]
 
 
 QUERIES = (
@@ -22,7 +22,7 @@ QUERIES = (
 
 
 @dataclass(frozen=True)
-class Entry:
+class PeerEntry:
     """What one attack found.
 
     Attributes:
@@ -41,7 +41,7 @@ class Entry:
 
 
 def peers_page(
-    entries: Sequence[Entry],
+    entries: Sequence[PeerEntry],
     originals: Tensor,
     labels: Sequence[int],
     indices: Sequence[int],
@@ -126,7 +126,7 @@ def _kind(name: str, value: Any) -> Kind:
 
 
 def _gallery(
-    entries: Sequence[Entry],
+    entries: Sequence[PeerEntry],
     originals: Tensor,
     labels: Sequence[int],
     indices: Sequence[int],
@@ -162,7 +162,7 @@ def _gallery(
     )
 
 
-def _witness(entry: Entry, original: Tensor, row: int) -> dict[str, Any]:
+def _witness(entry: PeerEntry, original: Tensor, row: int) -> dict[str, Any]:
     """What an attack changed in one input."""
     found = witness_entry(original, entry.adversarial[row], int(entry.decisions[row]))
     before = [plain_number(value) for value in original.flatten()[found["positions"]].tolist()]

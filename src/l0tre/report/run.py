@@ -5,7 +5,7 @@ from pathlib import Path
 
 from l0tre.api.certificates import certificate_path
 from l0tre.evaluation.results import Snapshot
-from l0tre.report.evaluation import Run, evaluation_page
+from l0tre.report.evaluation import PageSource, evaluation_page
 from l0tre.report.inputs import Details
 from l0tre.report.markdown import page_markdown
 from l0tre.report.page import page_write
@@ -16,7 +16,7 @@ __all__ = ["read_run", "report_writes", "write_report"]
 NAME = "report.html"
 
 
-def read_run(folder: Path) -> Run:
+def read_run(folder: Path) -> PageSource:
     """All that a page shows of a run, as last recorded; works while another process goes on with it.
 
     Raises:
@@ -26,10 +26,12 @@ def read_run(folder: Path) -> Run:
     moments = dict(zip((image.index for image in snapshot.images), read_timelines(folder), strict=False))
     timelines = {index: [(m.seconds, m.lower, m.upper) for m in found] for index, found in moments.items()}
     details = Details(timelines, read_scores(folder, snapshot), read_maps(folder), _certificates(folder, snapshot))
-    return Run(snapshot, inputs, read_levels(folder), details)
+    return PageSource(snapshot, inputs, read_levels(folder), details)
 
 
-def report_writes(folder: Path, run: Run, kinds: Sequence[str] = ("html",)) -> dict[Path, Callable[[Path], object]]:
+def report_writes(
+    folder: Path, run: PageSource, kinds: Sequence[str] = ("html",)
+) -> dict[Path, Callable[[Path], object]]:
     """What writes ``report.html`` and ``report.md``.
 
     Args:

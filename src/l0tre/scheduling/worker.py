@@ -96,7 +96,7 @@ class Worker:
         """Take more units, and work for some time.
 
         Args:
-            units: Numbers and tasks; they come behind those that are here.
+            units: Numbers and tasks; they come after those that are here.
             seconds: After which it says what there is, at the next report.
             left: Seconds until all work should end by itself.
 
@@ -115,7 +115,7 @@ class Worker:
         return events
 
     def stop(self) -> None:
-        """Leave the unit at work behind its current step; called while another thread works."""
+        """Leave the unit at work after its current step; called while another thread works."""
         self.leaving.set()
 
     def _step(self) -> Event:

@@ -13,7 +13,7 @@ from l0tre.errors import L0treError, require
 from l0tre.report import code, page_data, runs_page, shared_inputs, style
 from l0tre.serve.guard import Application, Guard
 from l0tre.serve.runs import Runs
-from l0tre.serve.watch import State, Statuses, Watch, changes, silent_if_old, status_of
+from l0tre.serve.watch import RunView, Statuses, Watch, changes, silent_if_old, status_of
 from l0tre.store import ask_stop
 
 __all__ = ["make_app"]
@@ -61,7 +61,7 @@ class Service:
         """All runs, each with how it is."""
         return [{"name": name, **self.statuses.of(self.runs.folder(name))} for name in self.runs.names()]
 
-    def state(self, name: str, newest: bool = False) -> tuple[State, dict[str, Any]]:
+    def state(self, name: str, newest: bool = False) -> tuple[RunView, dict[str, Any]]:
         """A run as last recorded, and how it is."""
         watch = self.watch(name)
         state = watch.current(newest=newest)
@@ -163,7 +163,7 @@ def make_app(runs: Runs, *, token: str = "", closing: Callable[[], bool] = lambd
 
     async def run_events(name: str) -> AsyncIterator[dict[str, Any]]:
         """A page as it is, then all that changes in it. Who connects again begins anew, and has missed nothing."""
-        shown: State | None = None
+        shown: RunView | None = None
         told: dict[str, Any] = {}
         last = False
         while not last:

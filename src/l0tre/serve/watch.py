@@ -11,12 +11,12 @@ from typing import Any
 
 from l0tre.errors import L0treError
 from l0tre.evaluation.results import Snapshot
-from l0tre.report import Run, evaluation_page, page_data, read_run
+from l0tre.report import PageSource, evaluation_page, page_data, read_run
 from l0tre.report.blocks import Document
 from l0tre.report.pictures import draw_sheet, limits
 from l0tre.store import DATABASE, INPUTS, read_snapshot, stop_asked
 
-__all__ = ["State", "Statuses", "Watch", "changes", "silent_if_old", "status_of"]
+__all__ = ["RunView", "Statuses", "Watch", "changes", "silent_if_old", "status_of"]
 
 SECONDS = 0.5  # at least between two readings
 SILENT = 120.0  # seconds without a step after which a run may have lost its process
@@ -24,7 +24,7 @@ DUTY = 8  # so many times as long as a reading took until the next one: a run at
 
 
 @dataclass(frozen=True)
-class State:
+class RunView:
     """A run at one moment.
 
     Attributes:
@@ -36,7 +36,7 @@ class State:
     """
 
     number: int
-    run: Run
+    run: PageSource
     document: Document
     blocks: Mapping[str, str]
     rows: tuple[str, ...]
@@ -48,7 +48,7 @@ class State:
         return {**page_data(self.document), "result": result, "number": self.number}
 
 
-def changes(before: State, after: State) -> dict[str, Any]:
+def changes(before: RunView, after: RunView) -> dict[str, Any]:
     """What a page that shows one state needs to show another one: blocks and rows that differ."""
     found: dict[str, Any] = {"number": after.number, "state": after.document.state, "title": after.document.title}
     if list(before.blocks) != list(after.blocks) or len(before.rows) != len(after.rows):
@@ -67,12 +67,12 @@ class Watch:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.lock = threading.Lock()
-        self.state: State | None = None
+        self.state: RunView | None = None
         self.signature: tuple[tuple[int, int], ...] = ()
         self.next = 0.0
         self.sheets: dict[int, bytes] = {}
 
-    def current(self, *, newest: bool = False) -> State:
+    def current(self, *, newest: bool = False) -> RunView:
         """The run as last recorded, or, if reading it is slow and the newest is not wanted, as it was a moment ago.
 
         Raises:
@@ -88,7 +88,7 @@ class Watch:
             images = () if document.gallery is None else document.gallery.result["images"]
             number = 1 if self.state is None else self.state.number + 1
             blocks = {block["id"]: _text(block) for block in document.blocks}
-            self.state = State(number, run, document, blocks, tuple(map(_text, images)))
+            self.state = RunView(number, run, document, blocks, tuple(map(_text, images)))
             self.signature = signature
             self.next = time.monotonic() + max(SECONDS, DUTY * (time.monotonic() - now))
             return self.state

@@ -12,7 +12,7 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 from l0tre.errors import StoreError
-from l0tre.store.tables import TABLES, State, Writer, create_table, read_meta, read_state, seal_of
+from l0tre.store.tables import TABLES, RowWriter, StateStamp, create_table, read_meta, read_state, seal_of
 
 __all__ = [
     "DATABASE",
@@ -100,7 +100,7 @@ def connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
         try:
             connection.execute("PRAGMA synchronous = NORMAL")
             if create:
-                # Positions inside a level leave room behind: give it back.
+                # Positions inside a level leave room: give it back.
                 connection.execute("PRAGMA auto_vacuum = FULL")
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.execute("BEGIN IMMEDIATE")
@@ -157,7 +157,7 @@ class Reading:
         state: The state of the rows; ``None`` for formats that do not know it.
     """
 
-    def __init__(self, connection: sqlite3.Connection, meta: Mapping[str, str], state: State | None) -> None:
+    def __init__(self, connection: sqlite3.Connection, meta: Mapping[str, str], state: StateStamp | None) -> None:
         self.connection = connection
         self.meta = meta
         self.state = state
@@ -216,7 +216,7 @@ def _readable(path: Path, stack: ExitStack) -> sqlite3.Connection:
 
 
 @contextmanager
-def transaction(connection: sqlite3.Connection, path: Path, seal: str | None = None) -> Iterator[Writer]:
+def transaction(connection: sqlite3.Connection, path: Path, seal: str | None = None) -> Iterator[RowWriter]:
     """Change rows: all or nothing, also when an exception or a kill comes in between.
 
     Args:
@@ -232,7 +232,7 @@ def transaction(connection: sqlite3.Connection, path: Path, seal: str | None = N
         try:
             meta = {row["key"]: row["value"] for row in connection.execute("SELECT * FROM meta")}
             step, digest = json.loads(meta.get("state", '[0, "0"]'))
-            writer = Writer(connection, seal or seal_of(meta), State(int(step), int(digest, 16)))
+            writer = RowWriter(connection, seal or seal_of(meta), StateStamp(int(step), int(digest, 16)))
             yield writer
             writer.close()
             connection.execute("COMMIT")

@@ -45,7 +45,7 @@ from l0tre.store.rows import (
     read_proofs,
     witness_row,
 )
-from l0tre.store.tables import Writer, file_digest, seal_of
+from l0tre.store.tables import RowWriter, file_digest, seal_of
 from l0tre.store.upgrade import upgrade
 
 __all__ = [
@@ -175,7 +175,7 @@ class Run:
         if row is None or row["value"] != json.dumps(self.owner):
             raise StoreError(f"another process has taken over {self.folder}: this one stops, nothing is lost")
 
-    def _write_image(self, writer: Writer, place: int, state: State, now: str) -> None:
+    def _write_image(self, writer: RowWriter, place: int, state: State, now: str) -> None:
         bounds, before = state.bounds[place], self.written.get(place)
         writer.put("images", bounds_row(place, bounds))
         if before is None or (before.lower, before.upper) != (bounds.lower, bounds.upper):

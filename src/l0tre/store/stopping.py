@@ -8,7 +8,7 @@ STOP = "stop"  # an empty file in the run folder
 
 
 def ask_stop(folder: Path) -> None:
-    """Ask whoever works on a run to end as on Ctrl-C: behind its current step, with all bounds recorded."""
+    """Ask whoever works on a run to end as on Ctrl-C: after its current step, with all bounds recorded."""
     (folder / STOP).touch()
 
 

@@ -19,7 +19,17 @@ from typing import Any, NamedTuple
 
 from l0tre.errors import StoreError
 
-__all__ = ["COUNTERS", "TABLES", "State", "Writer", "create_table", "file_digest", "read_meta", "read_state", "seal_of"]
+__all__ = [
+    "COUNTERS",
+    "TABLES",
+    "RowWriter",
+    "StateStamp",
+    "create_table",
+    "file_digest",
+    "read_meta",
+    "read_state",
+    "seal_of",
+]
 
 Row = Mapping[str, Any]
 DIGITS = 32  # hexadecimal ones of a row's digest
@@ -87,7 +97,7 @@ KINDS = {"INTEGER": int, "REAL": float, "TEXT": str, "BLOB": bytes}
 
 
 @dataclass(frozen=True)
-class State:
+class StateStamp:
     """Which state of a run this is.
 
     Attributes:
@@ -138,10 +148,10 @@ def _digest(seal: str, name: str, row: Row) -> str:
     return hashlib.sha256(json.dumps([seal, name, *plain]).encode()).hexdigest()[:DIGITS]
 
 
-class Writer:
+class RowWriter:
     """Changes rows inside a transaction, keeping digests and their sum."""
 
-    def __init__(self, connection: sqlite3.Connection, seal: str, state: State) -> None:
+    def __init__(self, connection: sqlite3.Connection, seal: str, state: StateStamp) -> None:
         self.connection = connection
         self.seal = seal
         self.state = state
@@ -186,7 +196,7 @@ class Writer:
 
     def step(self) -> None:
         """Count a recorded step."""
-        self.state = State(self.state.step + 1, self.state.digest)
+        self.state = StateStamp(self.state.step + 1, self.state.digest)
 
     def close(self) -> None:
         """Store the state that the rows now have."""
@@ -194,7 +204,7 @@ class Writer:
 
     def seal_rows(self) -> None:
         """Give every row the digest that fits it as it is, for rows that were written without or under another seal."""
-        self.state = State(self.state.step, 0)
+        self.state = StateStamp(self.state.step, 0)
         for name in ("meta", *TABLES):
             for row in self.connection.execute(f"SELECT rowid AS number, * FROM {name}").fetchall():
                 digest = _digest(self.seal, name, row)
@@ -207,7 +217,7 @@ class Writer:
         return 0 if found is None else int(found["digest"] or "0", 16)
 
     def _add(self, difference: int) -> None:
-        self.state = State(self.state.step, (self.state.digest + difference) % MODULUS)
+        self.state = StateStamp(self.state.step, (self.state.digest + difference) % MODULUS)
 
 
 def _where(name: str) -> str:
@@ -241,7 +251,7 @@ def read_meta(connection: sqlite3.Connection, *, sealed: bool) -> dict[str, str]
     return meta
 
 
-def read_state(connection: sqlite3.Connection, meta: Mapping[str, str]) -> State:
+def read_state(connection: sqlite3.Connection, meta: Mapping[str, str]) -> StateStamp:
     """Check every row of a run against its digest, and their sum against the stored state.
 
     Args:
@@ -265,4 +275,4 @@ def read_state(connection: sqlite3.Connection, meta: Mapping[str, str]) -> State
     step, stored = json.loads(meta["state"])
     if total != int(stored, 16):
         raise StoreError("rows are missing, or older than the rest")
-    return State(int(step), total)
+    return StateStamp(int(step), total)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from l0tre.store.connection import FORMAT, guarded
 from l0tre.store.rows import LATEST, has_levels
-from l0tre.store.tables import TABLES, State, Writer, create_table, file_digest, seal_of
+from l0tre.store.tables import TABLES, RowWriter, StateStamp, create_table, file_digest, seal_of
 
 __all__ = ["upgrade"]
 
@@ -37,7 +37,7 @@ def upgrade(connection: sqlite3.Connection, inputs: Path, path: Path) -> None:
                 _add_column(connection, name, "digest", "TEXT NOT NULL DEFAULT ''")
             meta = {row["key"]: row["value"] for row in connection.execute("SELECT * FROM meta")}
             meta["inputs"] = json.dumps(file_digest(inputs))
-            writer = Writer(connection, seal_of(meta), State(0, 0))
+            writer = RowWriter(connection, seal_of(meta), StateStamp(0, 0))
             writer.set("inputs", json.loads(meta["inputs"]))
             writer.set("format", FORMAT)
             writer.seal_rows()

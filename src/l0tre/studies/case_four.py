@@ -9,7 +9,7 @@ from l0tre.api.compare import write_comparison
 from l0tre.evaluation.standings import Comparison, Pair, compare_snapshots, what_settles
 from l0tre.figures.tables import Rows, write_csv
 from l0tre.studies.network_figures import bounds_of_networks, level_rows, spread_of_networks
-from l0tre.studies.plans import Plan
+from l0tre.studies.plans import PlannedRun
 from l0tre.studies.runs import RunData, read_runs
 from l0tre.studies.summary import Figure, Section, Summary, write_summary
 
@@ -59,7 +59,7 @@ def plan_case_four(
     *,
     images: int | None = None,
     max_t: int | None = None,
-) -> tuple[Plan, ...]:
+) -> tuple[PlannedRun, ...]:
     """The runs of case study four, with the paper's settings.
 
     Args:
@@ -75,7 +75,7 @@ def plan_case_four(
         ConfigError: If a kind is unknown.
     """
     return tuple(
-        Plan(network, kind, max_t or MAX_T, images or IMAGES, EPSILON) for kind in kinds for network in networks
+        PlannedRun(network, kind, max_t or MAX_T, images or IMAGES, EPSILON) for kind in kinds for network in networks
     )
 
 

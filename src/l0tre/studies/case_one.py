@@ -11,7 +11,7 @@ from l0tre.figures.tables import Rows, write_csv
 from l0tre.studies.adversarial import adversarial_images
 from l0tre.studies.figures import global_bounds, one_image, seconds_per_level, seconds_rows, sorted_images
 from l0tre.studies.network_figures import level_rows
-from l0tre.studies.plans import Plan
+from l0tre.studies.plans import PlannedRun
 from l0tre.studies.runs import KINDS, RunData, read_runs
 from l0tre.studies.summary import Figure, Section, Summary, write_summary
 
@@ -31,7 +31,7 @@ def plan_case_one(
     *,
     images: int | None = None,
     max_t: int | None = None,
-) -> tuple[Plan, ...]:
+) -> tuple[PlannedRun, ...]:
     """The runs of case study one, with the paper's settings.
 
     Args:
@@ -49,7 +49,7 @@ def plan_case_one(
     plans = []
     for network in networks:
         t, count = SETTINGS.get(network, SETTINGS["dnn-0"])
-        plans += [Plan(network, kind, max_t or t, images or count, EPSILON) for kind in kinds]
+        plans += [PlannedRun(network, kind, max_t or t, images or count, EPSILON) for kind in kinds]
     return tuple(plans)
 
 

@@ -61,7 +61,7 @@ def carry_out_case_three(
         device: Where to compute.
         time_budget: Seconds for each suite; ``None`` for no limit.
         cluster: Who does the work, as for :func:`l0tre.generate_tests`.
-        stop: A yes ends the work behind the current step.
+        stop: A yes ends the work after the current step.
         watch: Gives for each suite's name what is told of its progress.
 
     Raises:

@@ -13,11 +13,11 @@ from l0tre.evaluation.problem import Settings
 from l0tre.store import DATABASE, read_snapshot
 from l0tre.studies.runs import KINDS, kind_of
 
-__all__ = ["Plan", "carry_out"]
+__all__ = ["PlannedRun", "carry_out"]
 
 
 @dataclass(frozen=True)
-class Plan:
+class PlannedRun:
     """One run of a study.
 
     Attributes:
@@ -45,7 +45,7 @@ class Plan:
 
 
 def carry_out(
-    plans: Sequence[Plan],
+    plans: Sequence[PlannedRun],
     out: str | Path,
     *,
     data: str = "mnist",
@@ -68,7 +68,7 @@ def carry_out(
         device: Where to compute.
         cluster: Who does the work, as for :func:`l0tre.evaluate`.
         time_budget: Seconds for each run; ``None`` for no limit.
-        stop: Asked in every step; a yes ends the work behind that step.
+        stop: Asked in every step; a yes ends the work after that step.
         watch: Goes through the snapshots of each run.
 
     Raises:
@@ -105,7 +105,7 @@ def carry_out(
             watch(plan.folder, snapshots)
 
 
-def _check_kind(folder: Path, plan: Plan) -> None:
+def _check_kind(folder: Path, plan: PlannedRun) -> None:
     """Refuse a folder whose run is of another kind than its name says."""
     if not (folder / DATABASE).exists():
         return

@@ -26,7 +26,7 @@ from l0tre.testgen.tighten import tighten
 from l0tre.testgen.transfer import transfer
 from l0tre.testgen.units import Bench, Desk
 
-__all__ = ["STAGES", "Settings", "State", "begin", "generate", "make_bench"]
+__all__ = ["STAGES", "SuiteSettings", "SuiteState", "begin", "generate", "make_bench"]
 
 STAGES = ("sweep", "search", "tighten", "proofs", "baseline")
 SWEPT = 16  # seeds that climbs start from: those from which most neurons seem near
@@ -36,7 +36,7 @@ BATCH = {"cpu": 2**28, "cuda": 2**34}  # bytes beyond which batches are no faste
 
 
 @dataclass(frozen=True)
-class Settings:
+class SuiteSettings:
     """What is looked for.
 
     Attributes:
@@ -59,7 +59,7 @@ class Settings:
 
 
 @dataclass
-class State:
+class SuiteState:
     """What is known so far; changed in place.
 
     Attributes:
@@ -90,7 +90,7 @@ class State:
         return len(self.done) == len(STAGES)
 
 
-def begin(network: Network, layers: Sequence[Layer], thresholds: Tensor, seeds: Tensor) -> tuple[Goals, State]:
+def begin(network: Network, layers: Sequence[Layer], thresholds: Tensor, seeds: Tensor) -> tuple[Goals, SuiteState]:
     """What the seeds activate.
 
     Args:
@@ -111,7 +111,7 @@ def begin(network: Network, layers: Sequence[Layer], thresholds: Tensor, seeds: 
             found.distance[goals.confirmed(seed[None])[0]] = 0
     lower = (found.distance > 0).long()
     nothing = torch.zeros(0, dtype=torch.int64, device=network.device)
-    return goals, State(found, lower, torch.zeros_like(lower, dtype=torch.bool), nothing)
+    return goals, SuiteState(found, lower, torch.zeros_like(lower, dtype=torch.bool), nothing)
 
 
 def make_bench(
@@ -119,7 +119,7 @@ def make_bench(
     goals: Goals,
     domain: Domain,
     seeds: Tensor,
-    settings: Settings,
+    settings: SuiteSettings,
     pulse: Callable[[], None],
     device: str = "",
 ) -> Bench:
@@ -142,7 +142,7 @@ def make_bench(
     return Bench(network, goals, domain.to(own), points, seeds.to(own), most, memory, seed, pulse)
 
 
-def generate(bench: Bench, desk: Desk, settings: Settings, state: State) -> Iterator[str]:
+def generate(bench: Bench, desk: Desk, settings: SuiteSettings, state: SuiteState) -> Iterator[str]:
     """Go on until everything is done or somebody asks to stop.
 
     Args:
@@ -176,7 +176,7 @@ def generate(bench: Bench, desk: Desk, settings: Settings, state: State) -> Iter
         yield name
 
 
-def _search(bench: Bench, desk: Desk, _: Settings, state: State) -> Iterator[str]:
+def _search(bench: Bench, desk: Desk, _: SuiteSettings, state: SuiteState) -> Iterator[str]:
     """Single changes of the seeds that most neurons are near to, then climbs layer by layer."""
     goals = bench.goals
     base = torch.full((goals.count,), -torch.inf, device=goals.device)
@@ -231,7 +231,7 @@ def _nearest_seeds(bench: Bench, found: Found) -> list[int]:
     return [int(number) for number in order if votes[number] > 0]
 
 
-def _prove(bench: Bench, desk: Desk, settings: Settings, state: State) -> Iterator[str]:
+def _prove(bench: Bench, desk: Desk, settings: SuiteSettings, state: SuiteState) -> Iterator[str]:
     """Which neurons are dead, and how far the others are from every seed, at the least."""
     goals, found = bench.goals, state.found
     if settings.proofs < 1:
@@ -295,14 +295,14 @@ def _within(bench: Bench, found: Found, seed: int, count: int, open_: Tensor) ->
     return proved | bench.prover.alone(own, open_ & ~proved & (found.distance >= FAR), CLOSE_HALVINGS)
 
 
-def _tighten(bench: Bench, desk: Desk, _: Settings, state: State) -> Iterator[str]:
+def _tighten(bench: Bench, desk: Desk, _: SuiteSettings, state: SuiteState) -> Iterator[str]:
     """Restore what tests can do without."""
     for number, target in enumerate(bench.goals.targets):
         state.queries += tighten(desk, bench, number)
         yield f"smaller tests of {target.layer.name}"
 
 
-def _chance(bench: Bench, desk: Desk, settings: Settings, state: State) -> Iterator[str]:
+def _chance(bench: Bench, desk: Desk, settings: SuiteSettings, state: SuiteState) -> Iterator[str]:
     """The same number of random changes, for comparison."""
     if not settings.baseline:
         return

@@ -149,7 +149,7 @@ def make_goals(graph: Graph, layers: Sequence[Layer], thresholds: Tensor, device
     targets = []
     for layer in layers:
         own = thresholds[layer.place]
-        # Where nothing below zero passes, a value above a threshold of at least zero is the same before and behind.
+        # Where nothing below zero passes, a value above a threshold of at least zero is the same before and after.
         before = layer.kind == "relu" and bool((own >= 0).all())
         watched = source_position(graph, layer) if before else layer.position
         part = _upto(ready, watched)

@@ -14,7 +14,7 @@ from l0tre.errors import require
 from l0tre.model.network import Network, margins, round_off
 from l0tre.shown import Shown
 from l0tre.testgen.found import FAR
-from l0tre.testgen.generate import Settings, State
+from l0tre.testgen.generate import SuiteSettings, SuiteState
 from l0tre.testgen.goals import Goals
 from l0tre.testgen.reduce import distances_by, gains, minimal, needed_tests
 
@@ -268,8 +268,8 @@ def make_suite(
     domain: Domain,
     seeds: Seeds,
     criterion: str,
-    settings: Settings,
-    state: State,
+    settings: SuiteSettings,
+    state: SuiteState,
     pulse: Callable[[], None] = lambda: None,
 ) -> Suite:
     """The suite behind a state: tests that no other makes superfluous, everything computed anew from them.

@@ -7,7 +7,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from l0tre.certify.boxes.range_parts import Found, full_boxes
+from l0tre.certify.boxes.range_parts import FirstLook, full_boxes
 from l0tre.certify.boxes.windowed import Windowed
 from l0tre.certify.regions.nodes import BoxNodes, shares
 from tests.certify.boxes.cases import cluster_search, directions, inputs_at, margins_at, several, windows_of
@@ -15,7 +15,7 @@ from tests.certify.oracle import exact_minimum
 from tests.certify.random_networks import Case
 
 
-def check_counts(windowed: Windowed, found: Found, total: int, images: Sequence[int]) -> None:
+def check_counts(windowed: Windowed, found: FirstLook, total: int, images: Sequence[int]) -> None:
     """Each of ``total`` sets is proved or left exactly once: the boxes of a set are different cells of one grid."""
     tree = windowed.instance.tree
     left = shares(tree, found.left) if len(found.left) else {}
@@ -51,7 +51,7 @@ def covers(windowed: Windowed, left: BoxNodes, boxes: BoxNodes, row: int, points
     return inside
 
 
-def check_safe(case: Case, windowed: Windowed, found: Found, boxes: BoxNodes) -> tuple[int, int]:
+def check_safe(case: Case, windowed: Windowed, found: FirstLook, boxes: BoxNodes) -> tuple[int, int]:
     """Every input that changes the decision is left; returns how many sets have one, and how many are not left.
 
     Args:
@@ -75,7 +75,7 @@ def check_safe(case: Case, windowed: Windowed, found: Found, boxes: BoxNodes) ->
     return len(unsafe), len(boxes) - len(kept)
 
 
-def check_oracle(case: Case, windowed: Windowed, found: Found, boxes: BoxNodes, most: int) -> None:
+def check_oracle(case: Case, windowed: Windowed, found: FirstLook, boxes: BoxNodes, most: int) -> None:
     """The sets that are nowhere left and come closest to a change, by an exact program: they are safe."""
     kept = {tuple(sorted(cells)) for cells in found.left.cells[found.left.image == boxes.image[0]].tolist()}
     gone = [row for row, cells in enumerate(boxes.cells.tolist()) if tuple(sorted(cells)) not in kept]

@@ -16,7 +16,7 @@ from l0tre.certify.boxes.box_bounds import carry_items
 from l0tre.certify.boxes.disjoint_pairs import coarse_ranges, disjoint_pairs, hulls
 from l0tre.certify.boxes.head import interval_margins
 from l0tre.certify.boxes.margin_errors import is_safe
-from l0tre.certify.boxes.range_parts import Found, children, full_boxes, pair_boxes
+from l0tre.certify.boxes.range_parts import FirstLook, children, full_boxes, pair_boxes
 from l0tre.certify.boxes.window_forms import Items
 from l0tre.certify.boxes.windowed import Windowed, can_interact
 from l0tre.certify.relax.instance import Instance
@@ -46,7 +46,7 @@ def disjoint_of(windowed: Windowed) -> tuple[Tensor, Tensor]:
     return cells, pairs[~can_interact(windowed.local, *pixels[pairs].T)]
 
 
-def one_image(windowed: Windowed, image: int, cells: Tensor, pairs: Tensor) -> Found:
+def one_image(windowed: Windowed, image: int, cells: Tensor, pairs: Tensor) -> FirstLook:
     """What is found for one image, which must be the same beside others."""
     images = torch.tensor([image])
     (found,) = disjoint_pairs(windowed, images, cells, pairs, coarse_ranges(windowed, images, cells))
@@ -293,7 +293,7 @@ def test_a_leaf_that_is_no_number_never_vanishes(
             assert bool((found.left.cells == cells[pixel]).any(1).all())
 
 
-def check_left(windowed: Windowed, cells: Tensor, found: Found, pixel: int, number: int) -> None:
+def check_left(windowed: Windowed, cells: Tensor, found: FirstLook, pixel: int, number: int) -> None:
     """All that is left are pairs with one part of one pixel's range."""
     single = pair_boxes(windowed, 0, cells, torch.tensor([[pixel, pixel, number, number]]), 2)
     mine = found.left.cells == cells[pixel]

@@ -12,7 +12,7 @@ from l0tre.certify.boxes import overlapping_pairs as overlapping_module
 from l0tre.certify.boxes.affine_forms import AffineForms
 from l0tre.certify.boxes.box_bounds import lower_forms
 from l0tre.certify.boxes.first_pass import first_pass
-from l0tre.certify.boxes.range_parts import Found
+from l0tre.certify.boxes.range_parts import FirstLook
 from l0tre.certify.boxes.windowed import Windowed, can_interact
 from l0tre.certify.regions.nodes import BoxNodes
 from l0tre.certify.relax.interval import Interval
@@ -50,13 +50,13 @@ DEEP = {
 }
 
 
-def start(case: Case, t: int, images: int = 1, memory: int = 2**24) -> tuple[Windowed, Found]:
+def start(case: Case, t: int, images: int = 1, memory: int = 2**24) -> tuple[Windowed, FirstLook]:
     """The first_pass of the case's image, and others with the network's own decisions."""
     windowed = windowed_with_labels(case, images, memory, t)
     return windowed, first_pass(windowed, torch.arange(images), t)
 
 
-def check_all(windowed: Windowed, found: Found, t: int) -> None:
+def check_all(windowed: Windowed, found: FirstLook, t: int) -> None:
     """Of images 0, 1, ..."""
     total = math.comb(len(all_cells(windowed)), t)
     check_counts(windowed, found, total, range(len(found.proved)))

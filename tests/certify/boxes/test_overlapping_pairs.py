@@ -19,7 +19,7 @@ from l0tre.certify.boxes.head import interval_margins, proves
 from l0tre.certify.boxes.interaction_sizes import interaction_sizes
 from l0tre.certify.boxes.overlapping_pairs import overlapping_pairs
 from l0tre.certify.boxes.pair_forms import PixelForms, make_singles, pair_forms
-from l0tre.certify.boxes.range_parts import Found, children, full_boxes, pair_boxes
+from l0tre.certify.boxes.range_parts import FirstLook, children, full_boxes, pair_boxes
 from l0tre.certify.boxes.window_forms import Items
 from l0tre.certify.boxes.windowed import Windowed, can_interact
 from l0tre.certify.regions.nodes import join
@@ -96,7 +96,7 @@ def test_every_pair_is_proved_or_left_and_what_is_proved_is_safe(
     assert proved > 0 or halvings == 0
 
 
-def same(first: Found, second: Found, row: int, image: int) -> None:
+def same(first: FirstLook, second: FirstLook, row: int, image: int) -> None:
     """What one image has in a first_pass of it alone is what it has, as a row, in one of several."""
     assert first.proved == second.proved[row : row + 1]
     assert first.bounded == second.bounded[row : row + 1]

@@ -165,7 +165,7 @@ def one_rival(original: Change) -> Change:  # noqa: ARG001
 
 WINDOW_LINES = (affine_forms, "relax")
 BUGS: Mapping[str, Bug] = {
-    "windows too small": Bug(((window_forms.Site, "clear", after(narrower)),)),
+    "windows too small": Bug(((window_forms.WindowSite, "clear", after(narrower)),)),
     "lines without gaps": Bug(((*WINDOW_LINES, after(without_gaps)),)),
     "wrong slopes": Bug(((*WINDOW_LINES, after(steeper)),)),
     "coefficients forgotten": Bug(((box_bounds, "least", instead(lambda lower: lower[..., 0])),)),

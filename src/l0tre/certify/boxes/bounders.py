@@ -11,7 +11,7 @@ from l0tre.certify.boxes.box_bounds import lower_bounds
 from l0tre.certify.boxes.first_pass import disjoint_by_ranges, first_pass, joined, split_pairs
 from l0tre.certify.boxes.form_bounds import FormInstance, form_bounds
 from l0tre.certify.boxes.margin_errors import margin_errors, proved
-from l0tre.certify.boxes.range_parts import Found, full_boxes, halved
+from l0tre.certify.boxes.range_parts import FirstLook, full_boxes, halved
 from l0tre.certify.boxes.windowed import Windowed
 from l0tre.certify.regions.nodes import BoxNodes, join
 from l0tre.certify.relax.instance import Instance
@@ -37,7 +37,7 @@ class Bounder(Protocol):
     def fits(self, t: int) -> int:
         """How many boxes of ``t`` groups the memory budget has room for."""
 
-    def first_pass(self, images: Tensor, t: int) -> Found:
+    def first_pass(self, images: Tensor, t: int) -> FirstLook:
         """What is proved of all sets of ``t`` groups of some images, int64 ``[images]``, and all else as boxes."""
 
     def bound(self, nodes: BoxNodes) -> tuple[Tensor, Tensor]:
@@ -77,7 +77,7 @@ class WindowBounder:
         per_node = 8 * 8 * self.windowed.weights.shape[-1] * (1 + t * self.instance.members.shape[1])
         return max(1, self.windowed.budget // per_node)
 
-    def first_pass(self, images: Tensor, t: int) -> Found:
+    def first_pass(self, images: Tensor, t: int) -> FirstLook:
         """See :class:`Bounder`."""
         return first_pass(self.windowed, images, t)
 
@@ -120,7 +120,7 @@ class FormBounder:
         per_node = 8 * (4 * values + self.instance.rows.shape[1] * (3 + 2 * values))
         return max(1, self.forms.budget // per_node)
 
-    def first_pass(self, images: Tensor, t: int) -> Found:
+    def first_pass(self, images: Tensor, t: int) -> FirstLook:
         """See :class:`Bounder`."""
         tree = self.instance.tree
         cells = (tree.order >= 0).nonzero()[:, 0] + tree.slots
@@ -131,7 +131,7 @@ class FormBounder:
             return joined([self._boxes(images, cells[close], t), *found], [images, *images[:, None]], images)
         return self._boxes(images, cells[sets], t)
 
-    def _boxes(self, images: Tensor, sets: Tensor, t: int) -> Found:
+    def _boxes(self, images: Tensor, sets: Tensor, t: int) -> FirstLook:
         """Sets of groups as boxes, none of them proved."""
         left, bounded = [], []
         for image in images.tolist():
@@ -139,7 +139,7 @@ class FormBounder:
             times, tried = self._halvings(whole, t)
             left.append(halved(whole, times))
             bounded.append(tried)
-        return Found([Fraction(0)] * len(images), join(left), bounded)
+        return FirstLook([Fraction(0)] * len(images), join(left), bounded)
 
     def bound(self, nodes: BoxNodes) -> tuple[Tensor, Tensor]:
         """See :class:`Bounder`."""

@@ -2,7 +2,7 @@
 
 Two pixels that no neuron before the dense layer sees together do not disturb each other there: what they do to that
 layer adds up. So the pixels of a node fall into clusters, each is carried alone through its own small window, and the
-forms are added behind the windows.
+forms are added after the windows.
 """
 
 import itertools
@@ -50,7 +50,7 @@ def lower_bounds(windowed: Windowed, nodes: BoxNodes) -> tuple[Tensor, Tensor]:
 def _in_parts(
     windowed: Windowed, nodes: BoxNodes, work: Callable[[Tensor, AffineForms], tuple[Tensor, ...]]
 ) -> tuple[Tensor, ...]:
-    """Do some work on the forms of the dense layer behind the windows, as many boxes at a time as the budget allows."""
+    """Do some work on the forms of the dense layer after the windows, as many boxes at a time as the budget allows."""
     total = _heads(windowed, nodes)
     most = max(1, windowed.budget // margin_bytes(windowed, total.shape[2]))
     parts = [

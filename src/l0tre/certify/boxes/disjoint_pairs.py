@@ -1,4 +1,4 @@
-"""Two pixels that are far apart: ranges of the dense layer behind the windows add up."""
+"""Two pixels that are far apart: ranges of the dense layer after the windows add up."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from torch import Tensor
 from l0tre.certify.boxes.box_bounds import box_items, carry_items
 from l0tre.certify.boxes.head import form_ranges, interval_margins, margin_bytes
 from l0tre.certify.boxes.margin_errors import is_safe
-from l0tre.certify.boxes.range_parts import SAMPLE, Found, children, full_boxes, halved, look, pair_boxes, too_many
+from l0tre.certify.boxes.range_parts import SAMPLE, FirstLook, children, full_boxes, halved, look, pair_boxes, too_many
 from l0tre.certify.boxes.windowed import Windowed
 from l0tre.certify.regions.nodes import join
 from l0tre.certify.relax.interval import Interval
@@ -24,14 +24,14 @@ HALVINGS = (2, 4)  # of single pixels' ranges: the finer ones only for what the 
 
 def disjoint_pairs(
     windowed: Windowed, images: Tensor, cells: Tensor, pairs: Tensor, tables: Sequence[Interval]
-) -> list[Found]:
+) -> list[FirstLook]:
     """Prove pairs of each image over finer and finer parts of both ranges.
 
     What a pixel does to the dense layer over a part of its range is the hull of what it does over much smaller parts,
     so even sums over whole ranges are tight.
 
     Args:
-        windowed: Network and images, of a network with more layers behind the dense one.
+        windowed: Network and images, of a network with more layers after the dense one.
         images: int64 ``[images]``, rows of the instance's images.
         cells: int64 ``[pixels]``.
         pairs: int64 ``[pairs, 2]``, numbers of pixels that no neuron before the dense layer sees together.
@@ -68,7 +68,7 @@ def hulls(tables: Sequence[Interval], cells: Tensor) -> Interval:
     return torch.stack([low for low, _ in whole]), torch.stack([high for _, high in whole])
 
 
-def _search(windowed: Windowed, image: int, cells: Tensor, pairs: Tensor, leaves: Interval) -> Found:
+def _search(windowed: Windowed, image: int, cells: Tensor, pairs: Tensor, leaves: Interval) -> FirstLook:
     """The same for one image, whose table of the coarsest parts is given."""
     open_ = torch.cat([pairs, torch.zeros_like(pairs)], 1)  # two pixels, a part of each one's range
     proved, bounded, level = Fraction(0), 0, 0
@@ -90,7 +90,7 @@ def _search(windowed: Windowed, image: int, cells: Tensor, pairs: Tensor, leaves
             bounded += len(open_)
             proved += Fraction(int(safe.sum()), 4**level)
             open_ = open_[~safe]
-    return Found([proved], pair_boxes(windowed, image, cells, open_, level), [bounded])
+    return FirstLook([proved], pair_boxes(windowed, image, cells, open_, level), [bounded])
 
 
 def _ranges(windowed: Windowed, images: Sequence[int], cells: Tensor, halvings: int) -> list[Interval]:

@@ -12,7 +12,7 @@ from l0tre.certify.boxes.box_bounds import lower_forms
 from l0tre.certify.boxes.disjoint_pairs import coarse_ranges, disjoint_pairs, hulls, table_bytes
 from l0tre.certify.boxes.margin_errors import margin_errors
 from l0tre.certify.boxes.overlapping_pairs import overlapping_pairs
-from l0tre.certify.boxes.range_parts import Found, full_boxes, halved
+from l0tre.certify.boxes.range_parts import FirstLook, full_boxes, halved
 from l0tre.certify.boxes.windowed import Windowed, can_interact
 from l0tre.certify.regions.nodes import join
 from l0tre.certify.relax.interval import Interval
@@ -25,7 +25,7 @@ TRIPLE_HALVINGS = 2  # of the boxes of three pixels: hardly any is proved whole
 ENTRIES = 2**22  # numbers of a table that are worked on at a time
 
 
-def first_pass(windowed: Windowed, images: Tensor, t: int) -> Found:
+def first_pass(windowed: Windowed, images: Tensor, t: int) -> FirstLook:
     """Look at all sets of ``t`` pixels.
 
     Args:
@@ -40,7 +40,7 @@ def first_pass(windowed: Windowed, images: Tensor, t: int) -> Found:
     cells = (tree.order >= 0).nonzero()[:, 0] + tree.slots
     if t == 1:
         left = [full_boxes(windowed.instance, image, cells[:, None]) for image in images.tolist()]
-        return Found([Fraction(0)] * len(images), join(left), [0] * len(images))
+        return FirstLook([Fraction(0)] * len(images), join(left), [0] * len(images))
     if t == 3:
         return _triples(windowed, images, cells)
     sets = torch.combinations(torch.arange(len(cells), device=cells.device))
@@ -49,7 +49,7 @@ def first_pass(windowed: Windowed, images: Tensor, t: int) -> Found:
         near = overlapping_pairs(windowed, images, cells, close)
         far = _added_pairs(windowed, images, cells, apart)
         return joined([near, *far], [images, *images[:, None]], images)
-    found: list[Found] = []
+    found: list[FirstLook] = []
     owners: list[Tensor] = []
     for part, tables in _coarse_tables(windowed, images, cells):
         found.append(overlapping_pairs(windowed, part, cells, close, hulls(tables, cells)))
@@ -64,7 +64,7 @@ def split_pairs(windowed: Windowed, cells: Tensor, pairs: Tensor) -> tuple[Tenso
     return pairs[close], pairs[~close]
 
 
-def disjoint_by_ranges(windowed: Windowed, images: Tensor, cells: Tensor, pairs: Tensor) -> list[Found]:
+def disjoint_by_ranges(windowed: Windowed, images: Tensor, cells: Tensor, pairs: Tensor) -> list[FirstLook]:
     """Pairs of pixels that no neuron before the dense layer sees together, if layers follow; a look for each image."""
     return [
         found
@@ -80,7 +80,7 @@ def _coarse_tables(windowed: Windowed, images: Tensor, cells: Tensor) -> Iterato
         yield part, coarse_ranges(windowed, part, cells)
 
 
-def joined(found: Sequence[Found], owners: Sequence[Tensor], images: Tensor) -> Found:
+def joined(found: Sequence[FirstLook], owners: Sequence[Tensor], images: Tensor) -> FirstLook:
     """Several looks at different sets as one.
 
     Args:
@@ -94,21 +94,21 @@ def joined(found: Sequence[Found], owners: Sequence[Tensor], images: Tensor) -> 
         for image, share, count in zip(owner.tolist(), part.proved, part.bounded, strict=True):
             proved[place[image]] += share
             bounded[place[image]] += count
-    return Found(proved, join([part.left for part in found]), bounded)
+    return FirstLook(proved, join([part.left for part in found]), bounded)
 
 
-def _added_pairs(windowed: Windowed, images: Tensor, cells: Tensor, pairs: Tensor) -> list[Found]:
+def _added_pairs(windowed: Windowed, images: Tensor, cells: Tensor, pairs: Tensor) -> list[FirstLook]:
     """Pairs of pixels that are far apart, if scores follow the windows at once."""
     found = []
     for image in images.tolist():
         change = partial(_add_two, _losses(windowed, image, cells[:, None], SINGLE_HALVINGS))
         safe = _sums_prove(windowed, image, pairs, change)
         left = full_boxes(windowed.instance, image, cells[pairs[~safe]])
-        found.append(Found([Fraction(int(safe.sum()))], left, [len(cells) * 2**SINGLE_HALVINGS]))
+        found.append(FirstLook([Fraction(int(safe.sum()))], left, [len(cells) * 2**SINGLE_HALVINGS]))
     return found
 
 
-def _triples(windowed: Windowed, images: Tensor, cells: Tensor) -> Found:
+def _triples(windowed: Windowed, images: Tensor, cells: Tensor) -> FirstLook:
     """Triples, if scores follow the windows at once."""
     sets, connected, near = _list_triples(windowed, cells)
     proved, left = [], []
@@ -124,7 +124,7 @@ def _triples(windowed: Windowed, images: Tensor, cells: Tensor) -> Found:
         proved.append(Fraction(int(safe.sum())))
         left.append(join([apart, together]))
     bounded = len(cells) * 2**SINGLE_HALVINGS + len(near) * 2**PAIR_HALVINGS
-    return Found(proved, join(left), [bounded] * len(images))
+    return FirstLook(proved, join(left), [bounded] * len(images))
 
 
 def _add_two(singles: Tensor, sets: Tensor) -> Tensor:

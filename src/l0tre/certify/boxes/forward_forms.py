@@ -235,20 +235,20 @@ def carry(
     keep: Set[int],
     named: Mapping[int, int] | None = None,
 ) -> dict[int, Forms]:
-    """Carry forms from one operation to others behind it.
+    """Carry forms from one operation to others after it.
 
     Args:
         forward: The network.
         instance: The images.
         drift: How far their own values are off, see ``rounding.drifts``.
         image: int64 ``[batch]``, the image of each entry.
-        start: Where the forms are known; the only connection between what is before and behind it.
+        start: Where the forms are known; the only connection between what is before and after it.
         forms: There.
         keep: Operations whose forms are wanted.
         named: For some dense layers, how many errors of their inputs become variables, see :func:`name_errors`.
 
     Returns:
-        The forms by operation; behind a dense layer that names errors they have these as further variables.
+        The forms by operation; after a dense layer that names errors they have these as further variables.
     """
     operations, plan = forward.plan.graph.operations, forward.plan
     values, found = {start: forms}, {}
@@ -258,7 +258,7 @@ def carry(
         operation = operations[place]
         sources = [values[source] for source in operation.inputs if source in values]
         if len(sources) < len(operation.inputs):
-            continue  # it does not lie behind
+            continue  # it does not lie after it
         if is_nonlinear(operation):
             values[place] = _through(instance, drift, image, place, sources[0])
         elif named and place in named:
@@ -281,7 +281,7 @@ def carry(
 def name_errors(forward: Forward, place: int, forms: Forms, count: int) -> Forms:
     """Go through a dense layer, the largest errors of its inputs as variables of their own.
 
-    An error is some number from -1 to 1 times its size, which all neurons behind it share: layers further on can then
+    An error is some number from -1 to 1 times its size, which all neurons after it share: layers further on can then
     let it cancel. Its coefficients are a column of the weights, so this costs next to nothing here.
 
     Args:

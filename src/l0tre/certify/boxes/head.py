@@ -1,4 +1,4 @@
-"""From the dense layer behind the windows to the margins: as linear forms, or as ranges alone."""
+"""From the dense layer after the windows to the margins: as linear forms, or as ranges alone."""
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ def margin_bytes(windowed: Windowed, columns: int) -> int:
 
 
 def margin_forms(windowed: Windowed, image: Tensor, forms: AffineForms) -> Tensor:
-    """Lower bounds of the margins from forms of the dense layer behind the windows.
+    """Lower bounds of the margins from forms of the dense layer after the windows.
 
     Args:
         windowed: Network and images.
@@ -43,7 +43,7 @@ def margin_forms(windowed: Windowed, image: Tensor, forms: AffineForms) -> Tenso
 
 
 def _after(windowed: Windowed) -> tuple[int, int, int]:
-    """Positions behind the dense layer up to the last linear operation, and what this one (or the margins) reads."""
+    """Positions after the dense layer up to the last linear operation, and what this one (or the margins) reads."""
     operations = windowed.local.plan.graph.operations
     last = len(operations) - 1
     return (
@@ -69,7 +69,7 @@ def _by_rows(windowed: Windowed, image: Tensor, forms: AffineForms) -> Tensor:
 
 
 def interval_margins(windowed: Windowed, image: Tensor, ranges: Interval) -> Tensor:
-    """Lower bounds of the margins from ranges of the dense layer behind the windows, if that does not give them.
+    """Lower bounds of the margins from ranges of the dense layer after the windows, if that does not give them.
 
     Far cheaper than :func:`margin_forms`, and better where boxes are so wide that most neurons change sign.
 
@@ -102,7 +102,7 @@ def _widened(ranges: Interval, own: Tensor | float, slack: float) -> Interval:
 
 
 def _whole(windowed: Windowed, place: int, image: Tensor, values: dict[int, AffineForms]) -> AffineForms:
-    """One operation behind the windows, on whole layers."""
+    """One operation after the windows, on whole layers."""
     local = windowed.local
     operation = local.plan.graph.operations[place]
     sources = [values[source] for source in operation.inputs]

@@ -107,7 +107,7 @@ def _bound(
 
 
 def _bend(operation: Operation, alone: Sequence[tuple[Tensor, Tensor]], rest: Tensor | None) -> Tensor:
-    """The largest rest behind an operation that is not linear, ``[batch, C, rows, columns]``."""
+    """The largest rest after an operation that is not linear, ``[batch, C, rows, columns]``."""
     curve = curve_bounds(operation)
     if curve is None:
         sides = [_largest(operation, up) + _largest(operation, down) for up, down in alone]

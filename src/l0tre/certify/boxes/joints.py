@@ -1,6 +1,6 @@
 """Joints: places of a network where the effects of several groups add up.
 
-Behind a linear operation that is the only connection between what is before and behind it, what two groups do is the
+After a linear operation that is the only connection between what is before and after it, what two groups do is the
 sum of what each does alone, unless something that is not linear sees both of them before. So groups that are far enough
 apart are carried alone up to there, once for all sets that they are in, and only from there on together.
 """
@@ -34,7 +34,7 @@ class Joint:
 
 
 def only_connections(plan: Plan) -> list[int]:
-    """Operations that alone connect what is before and behind them, the input first."""
+    """Operations that alone connect what is before and after them, the input first."""
     last = plan.graph.last_use()
     furthest, found = 0, []
     for place in range(len(last)):

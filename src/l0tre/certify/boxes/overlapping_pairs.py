@@ -12,20 +12,20 @@ from l0tre.certify.boxes.head import interval_margins, proves
 from l0tre.certify.boxes.interaction_sizes import interaction_sizes, make_sizes
 from l0tre.certify.boxes.margin_errors import is_safe
 from l0tre.certify.boxes.pair_forms import PixelForms, make_singles, pair_forms, singles_bytes
-from l0tre.certify.boxes.range_parts import SAMPLE, Found, children, full_boxes, halved, look, pair_boxes, too_many
+from l0tre.certify.boxes.range_parts import SAMPLE, FirstLook, children, full_boxes, halved, look, pair_boxes, too_many
 from l0tre.certify.boxes.windowed import Windowed
 from l0tre.certify.regions.nodes import join
 from l0tre.certify.relax.interval import Interval
 
 __all__ = ["overlapping_pairs"]
 
-HALVINGS = 2  # of the ranges, if there are hidden layers behind the windows: else boxes by themselves are cheap
+HALVINGS = 2  # of the ranges, if there are hidden layers after the windows: else boxes by themselves are cheap
 FEW = {"cpu": 2**10, "cuda": 2**18}  # pairs for which no further tables are made: they go on as boxes
 
 
 def overlapping_pairs(
     windowed: Windowed, images: Tensor, cells: Tensor, pairs: Tensor, hulls: Interval | None = None
-) -> Found:
+) -> FirstLook:
     """Prove pairs of all images.
 
     Args:
@@ -68,7 +68,7 @@ def overlapping_pairs(
         pair_boxes(windowed, image, cells, open_[open_[:, 0] == row, 1:], level)
         for row, image in enumerate(images.tolist())
     ]
-    return Found(proved, halved(join(left), 1), bounded)  # as they are they were not proved
+    return FirstLook(proved, halved(join(left), 1), bounded)  # as they are they were not proved
 
 
 def _tables(windowed: Windowed, images: Tensor, cells: Tensor, level: int) -> Iterator[tuple[int, PixelForms]]:

@@ -2,7 +2,7 @@
 
 A neuron that sees one of two changed pixels has the form that it has when this pixel changes alone. So with the forms
 of all single pixels at hand, what a pair does is their sum and a rest, which is not zero only where both windows meet.
-A linear operation maps rests to rests; behind any other one the rest is the difference between the form of the pair and
+A linear operation maps rests to rests; after any other one the rest is the difference between the form of the pair and
 the sum of the two alone.
 """
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from l0tre.certify.boxes.affine_forms import AffineForms, bend, pool
-from l0tre.certify.boxes.window_forms import Items, LocalNetwork, Site, dense, dense_values, stages
+from l0tre.certify.boxes.window_forms import Items, LocalNetwork, WindowSite, dense, dense_values, stages
 from l0tre.certify.boxes.windowed import Windowed
 from l0tre.locality.local_part import Span, local_place, need, overlap, selects
 from l0tre.locality.pair_interactions import carry_rest
@@ -46,7 +46,7 @@ class PixelForms:
         places: int64 ``[pixels, 2]``, row and column of each pixel in the input.
         row: int64 ``[pixels]``, which row of its phase's tables each pixel is.
         tables: For every phase of the stride the forms by position, ``[images, rows, 1 + width, C, height, width]``.
-        head: AffineForms of the dense layer behind the windows, ``[images, pixels, 1 + width, features]``.
+        head: AffineForms of the dense layer after the windows, ``[images, pixels, 1 + width, features]``.
     """
 
     images: Tensor
@@ -118,7 +118,7 @@ def pair_forms(
         pairs: int64 ``[pairs, 2]``, numbers of two different pixels each.
 
     Yields:
-        Which pairs, int64 ``[batch]``, and forms of the dense layer behind the windows,
+        Which pairs, int64 ``[batch]``, and forms of the dense layer after the windows,
         ``[batch, 1 + 2 * width, features]``.
     """
     columns = singles.head.centre.shape[2] * 2 - 1
@@ -174,11 +174,13 @@ class PairPattern:
         """Whether the windows meet at a position."""
         return all(span.size for span in self.meets[place])
 
-    def site(self, windowed: Windowed, singles: PixelForms, image: Tensor, pairs: Tensor) -> Site:
+    def site(self, windowed: Windowed, singles: PixelForms, image: Tensor, pairs: Tensor) -> WindowSite:
         """Where pairs of this arrangement meet."""
         stride = self.local.plan.stride
         row, column = singles.places[pairs[:, 0]].T
-        return Site(self.local, windowed.instance, singles.images[image], (row // stride, column // stride), self.meets)
+        return WindowSite(
+            self.local, windowed.instance, singles.images[image], (row // stride, column // stride), self.meets
+        )
 
     def item_bytes(self, columns: int) -> int:
         """Memory that one pair takes."""
@@ -199,7 +201,7 @@ def _moved(box: Box, steps: tuple[int, int], pace: int) -> Box:
 
 
 def _bound(windowed: Windowed, singles: PixelForms, pattern: PairPattern, image: Tensor, pairs: Tensor) -> AffineForms:
-    """The forms of pairs of one arrangement behind the windows."""
+    """The forms of pairs of one arrangement after the windows."""
     local, width = windowed.local, singles.head.centre.shape[2] - 1
     site = pattern.site(windowed, singles, image, pairs)
     rows = [singles.row[pairs[:, side]] for side in (0, 1)]
@@ -213,7 +215,7 @@ def _bound(windowed: Windowed, singles: PixelForms, pattern: PairPattern, image:
         return [add_forms(first, second) for first, second in zip(*sides, strict=True)]
 
     def curved(place: int, before: list[Tensor] | None) -> list[Tensor]:
-        """The rest behind an operation that is not linear: the forms of the pair less the sum of both alone."""
+        """The rest after an operation that is not linear: the forms of the pair less the sum of both alone."""
         operation, box = local.plan.graph.operations[place], pattern.meets[place]
         source = operation.inputs[0]
         wanted = (need(operation, box[0], 0), need(operation, box[1], 1))
@@ -249,8 +251,8 @@ def cut_out(table: Tensor, box: Box, wanted: Box, image: Tensor, rows: Tensor) -
     return shifted(part[image, rows], common, wanted)
 
 
-def _linear(site: Site, place: int, rest: list[Tensor]) -> list[Tensor]:
-    """The rest behind a linear operation."""
+def _linear(site: WindowSite, place: int, rest: list[Tensor]) -> list[Tensor]:
+    """The rest after a linear operation."""
     positive = site.local.positive[place]
     return [
         map_interaction(site, place, kind, part)
@@ -258,8 +260,8 @@ def _linear(site: Site, place: int, rest: list[Tensor]) -> list[Tensor]:
     ]
 
 
-def map_interaction(site: Site, place: int, operation: Operation, rest: Tensor) -> Tensor:
-    """Numbers ``[items, columns, C, rows, columns]`` behind a linear operation, or the one of its absolute weights."""
+def map_interaction(site: WindowSite, place: int, operation: Operation, rest: Tensor) -> Tensor:
+    """Numbers ``[items, columns, C, rows, columns]`` after a linear operation, or the one of its absolute weights."""
     box, now = site.windows[place], site.windows[operation.inputs[0]]
     wanted = (need(operation, box[0], 0), need(operation, box[1], 1))
     if sums_products(operation):

@@ -11,7 +11,7 @@ from l0tre.certify.boxes.windowed import Windowed
 from l0tre.certify.regions.nodes import BoxNodes, split_boxes
 from l0tre.certify.relax.instance import Instance
 
-__all__ = ["SAMPLE", "Found", "children", "full_boxes", "halved", "look", "pair_boxes", "too_many"]
+__all__ = ["SAMPLE", "FirstLook", "children", "full_boxes", "halved", "look", "pair_boxes", "too_many"]
 
 SAMPLE = 16  # one of so many pairs shows whether it is worth to look at all
 MOST = 2**20  # pairs of parts of one image: hopeless ones must not fill the memory
@@ -19,7 +19,7 @@ WORTH = 0.25  # of them must be proved: halving both ranges makes four pairs of 
 
 
 @dataclass(frozen=True)
-class Found:
+class FirstLook:
     """What a first look found.
 
     Attributes:

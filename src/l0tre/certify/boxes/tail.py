@@ -31,7 +31,7 @@ __all__ = ["MarginErrors", "Tail", "lower_margins", "make_margin_errors", "make_
 SHARE = 0.5  # of the cost of the forms that the way back may have
 COLUMNS = 3  # of forms, at least
 NAMED = 128  # errors that become variables, at the most,
-NAMED_SHARE = 1 / 16  # and of the cost of the forms that the layers behind may have for them
+NAMED_SHARE = 1 / 16  # and of the cost of the forms that the layers after may have for them
 CURVE_PRODUCTS = 32  # take as long as what is done for one output of an operation that is not linear
 
 
@@ -92,14 +92,14 @@ def make_tail(plan: Plan, rivals: int) -> Tail:
 
 
 def _named(plan: Plan, start: int, end: int, cost: float) -> dict[int, int]:
-    """The first dense layer of a tail that another one follows, and how many variables are affordable behind it."""
+    """The first dense layer of a tail that another one follows, and how many variables are affordable after it."""
     operations, connections = plan.graph.operations, set(only_connections(plan))
     dense = [place for place in range(start + 1, end + 1) if operations[place].kind == "linear"]
     for place in dense[:-1]:
-        behind = range(place + 1, end + 1)
+        after = range(place + 1, end + 1)
         alone = place in connections and len(operations[operations[place].inputs[0]].shape) == 1
-        if alone and not any(isinstance(KINDS[operations[later].kind], Selection) for later in behind):
-            affordable = int(NAMED_SHARE * cost / sum(products(plan, later) for later in behind))
+        if alone and not any(isinstance(KINDS[operations[later].kind], Selection) for later in after):
+            affordable = int(NAMED_SHARE * cost / sum(products(plan, later) for later in after))
             return {place: min(NAMED, affordable)} if affordable else {}
     return {}
 
@@ -170,7 +170,7 @@ def lower_margins(
     own = instance.margins[image]
     linear, error, size = _by_rows(rows, _row_sizes(instance), image, forms[tail.end])
     reach = total(linear[..., 1:], 2) + error
-    slopes = linear[..., 1 : forms[tail.start].linear.shape[1]]  # those behind it are named errors
+    slopes = linear[..., 1 : forms[tail.start].linear.shape[1]]  # those after it are named errors
     off = PRODUCT * (8.0 + rows.shape[2]) * size + ELEMENT * (own.abs() + linear[..., 0].abs() + reach)
     bounds = own + linear[..., 0] - reach - off - errors.own[image]
     if tail.start == tail.end:

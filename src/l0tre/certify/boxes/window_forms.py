@@ -23,7 +23,7 @@ from l0tre.model.graph import Operation, run_operation
 __all__ = [
     "Items",
     "LocalNetwork",
-    "Site",
+    "WindowSite",
     "carry",
     "dense",
     "dense_values",
@@ -48,7 +48,7 @@ class LocalNetwork:
         units: What rounding adds to a linear operation's outputs, see ``rounding.sum_unit``; 0 for any other.
         sight: Height and width of the largest window of the input that a neuron of that part sees: two pixels that are
             as far apart are never seen together.
-        flat: Whether the dense layer behind the windows gives the scores.
+        flat: Whether the dense layer after the windows gives the scores.
         boxes: Windows worked out already.
         pace: Seconds that the last first_pass of each level took for an image.
     """
@@ -168,7 +168,7 @@ def dense_values(local: LocalNetwork, box: Box) -> int:
 
 
 def carry(local: LocalNetwork, instance: Instance, items: Items, heads: tuple[Tensor, Tensor]) -> AffineForms:
-    """Carry clusters to the dense layer behind the windows.
+    """Carry clusters to the dense layer after the windows.
 
     Args:
         local: The network.
@@ -193,7 +193,7 @@ def stages(
     upto: int | None = None,
     drift: Mapping[int, Tensor] | None = None,
     extent: tuple[int, int] | None = None,
-) -> tuple["Site", dict[int, AffineForms]]:
+) -> tuple["WindowSite", dict[int, AffineForms]]:
     """Carry clusters to the cut, or to an operation before it.
 
     Args:
@@ -219,7 +219,7 @@ def stages(
     phase = (int(top[0]) % stride, int(left[0]) % stride)
     windows = local.windows(phase, size)
     last = local.plan.graph.last_use()
-    site = Site(local, instance, items.image, (top // stride, left // stride), windows, drift)
+    site = WindowSite(local, instance, items.image, (top // stride, left // stride), windows, drift)
     values = {0: forms}
     for place in range(1, (local.plan.cut if upto is None else upto) + 1):
         operation = local.plan.graph.operations[place]
@@ -262,7 +262,7 @@ def _seed(
 
 
 @dataclass(frozen=True)
-class Site:
+class WindowSite:
     """Where a batch of items is: how many strides from home, and the windows at home."""
 
     local: LocalNetwork
@@ -317,7 +317,7 @@ class Site:
         return value if outside is None else value.masked_fill_(outside[:, None, None], 0.0)
 
 
-def _through(site: Site, place: int, operation: Operation, sources: Sequence[AffineForms]) -> AffineForms:
+def _through(site: WindowSite, place: int, operation: Operation, sources: Sequence[AffineForms]) -> AffineForms:
     local, box, source = site.local, site.windows[place], operation.inputs[0]
     origins = [site.windows[origin] for origin in operation.inputs]
 
@@ -358,7 +358,7 @@ def _through(site: Site, place: int, operation: Operation, sources: Sequence[Aff
 
 
 def _enclosed(
-    site: Site,
+    site: WindowSite,
     place: int,
     operation: Operation,
     enclose: Callable[[Operation, Forms, Own], Forms],
@@ -370,7 +370,7 @@ def _enclosed(
     return site.inside(place, AffineForms(found.linear, found.error[:, None]))
 
 
-def spread(site: Site, place: int, forms: AffineForms) -> AffineForms:
+def spread(site: WindowSite, place: int, forms: AffineForms) -> AffineForms:
     """Whole maps ``[items, columns, C, height, width]`` from what is known in windows: elsewhere nothing changes."""
     rows, columns, _ = site.places(place, site.windows[place])
     channels, height, width = site.local.plan.graph.operations[place].shape
@@ -384,13 +384,15 @@ def spread(site: Site, place: int, forms: AffineForms) -> AffineForms:
     return AffineForms(*found)
 
 
-def dense(site: Site, forms: AffineForms, heads: tuple[Tensor, Tensor]) -> AffineForms:
+def dense(site: WindowSite, forms: AffineForms, heads: tuple[Tensor, Tensor]) -> AffineForms:
     """The dense layer."""
     centre, radius = gather_dense(site, ((forms.centre, False), (forms.radius, True)), heads)
     return AffineForms(centre, radius)
 
 
-def gather_dense(site: Site, parts: Sequence[tuple[Tensor, bool]], heads: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
+def gather_dense(
+    site: WindowSite, parts: Sequence[tuple[Tensor, bool]], heads: tuple[Tensor, Tensor]
+) -> tuple[Tensor, ...]:
     """What every position of the windows adds to the dense layer, grouped by position, so that weights are read once.
 
     Args:

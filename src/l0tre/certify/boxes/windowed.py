@@ -1,4 +1,4 @@
-"""Images ready for bounds by clusters: the weights behind the windows, the margins as rows."""
+"""Images ready for bounds by clusters: the weights after the windows, the margins as rows."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ class Windowed:
         local: The network's windows.
         instance: The images.
         kinds: int64 ``[images]``, which weights of ``weights`` hold for each image.
-        weights: float64 ``[kinds, H, W, C, features]`` of the dense layer behind the windows. If that gives the scores,
+        weights: float64 ``[kinds, H, W, C, features]`` of the dense layer after the windows. If that gives the scores,
             its features are the margins of one specification each; else its own outputs, of one kind.
         rows: float64 ``[images, classes - 1, values]``, the margins as rows of what the last operation reads; empty if
             the dense layer gives them.

@@ -1,6 +1,6 @@
 """Boxes of a few values: groups that no operation sees together are carried by themselves, each in its window.
 
-Where the windows end everything adds up, so the forms of all clusters of groups are added there; behind that, whole
+Where the windows end everything adds up, so the forms of all clusters of groups are added there; after that, whole
 maps go on.
 """
 

@@ -73,7 +73,7 @@ def ranges_of(ends: Ends, before: Tensor, most: Tensor, slack: Tensor) -> Ends:
 
 
 def bend(lines: Relaxation, forms: Ends, before: Tensor, after: Tensor) -> Ends:
-    """Forms behind two lines; all but the columns are flattened."""
+    """Forms after two lines; all but the columns are flattened."""
     lower, upper = (x.flatten(2) for x in forms)
     own = before.flatten(1).expand(len(lower), -1)
     if lines.index is not None:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from l0tre.certify.checker.margins import LINEAR, Bounder, absolute
-from l0tre.certify.checker.windows import Local, make_local
+from l0tre.certify.checker.windows import LocalLayers, make_local
 from l0tre.model.graph import Graph, Operation
 
 __all__ = ["Forward", "make_forward", "near", "parts_of", "with_margins"]
@@ -34,7 +34,7 @@ class Forward:
     """
 
     bounder: Bounder
-    local: Local
+    local: LocalLayers
     plain: tuple[Operation, ...]
     positive: Mapping[int, Operation]
     heads: Mapping[int, tuple[int, ...]]
@@ -104,7 +104,7 @@ def make_forward(bounder: Bounder, parts: int) -> Forward:
     """
     operations, scope = bounder.layers.operations, bounder.scope
     spans = torch.zeros(len(scope.positions), 4, dtype=torch.int64, device=scope.positions.device)
-    local = Local(
+    local = LocalLayers(
         {0: bounder.layers.reach[0]} if 0 in bounder.layers.reach else {},
         (0,),
         (1, 1),

@@ -271,7 +271,7 @@ def _hull_of_cells(scope: Scope, cells: Cells, image: Tensor) -> Range:
 
 
 def curve_interval(operation: Operation, low: Tensor, high: Tensor) -> Range:
-    """The range behind an operation that is not linear; all but the ones of ``CURVES`` never fall."""
+    """The range after an operation that is not linear; all but the ones of ``CURVES`` never fall."""
     if operation.kind in CURVES:
         return curve_range(operation, low, high)
     return run_operation(operation, low), run_operation(operation, high)

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from l0tre.certify.checker.rows import Form, Window
+from l0tre.certify.checker.rows import Form, InputPart
 from l0tre.domain import Domain
 
 __all__ = ["Boxes", "Cells", "Scope", "Spread", "least", "make_scope"]
@@ -158,7 +158,7 @@ def _over_cells(scope: Scope, cells: Cells, gradient: Tensor, costs: Tensor | No
     return _taken(picked, cells.count[:, None]).sum(2)
 
 
-def _over_pixels(scope: Scope, cells: Cells, form: Form, window: Window, place: Tensor) -> Tensor:
+def _over_pixels(scope: Scope, cells: Cells, form: Form, window: InputPart, place: Tensor) -> Tensor:
     """AffineForms of windows over cells of pixels."""
     pixels, inside = window.plane(scope.shape)
     slopes = form.gradient.view(*form.gradient.shape[:2], scope.shape[0], -1)
@@ -174,7 +174,7 @@ def _over_pixels(scope: Scope, cells: Cells, form: Form, window: Window, place: 
     return total
 
 
-def _widened(scope: Scope, form: Form, window: Window) -> tuple[Tensor, Tensor | None]:
+def _widened(scope: Scope, form: Form, window: InputPart) -> tuple[Tensor, Tensor | None]:
     """AffineForms of windows as forms of the whole input: their gradients and costs."""
     (batch, rows, _), (pixels, inside) = form.gradient.shape, window.plane(scope.shape)
     index = window.index(scope.shape)[:, None].expand(-1, rows, -1)

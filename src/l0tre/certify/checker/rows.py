@@ -17,11 +17,11 @@ from l0tre.certify.checker.layers import Layers, ReceptiveField
 from l0tre.certify.checker.lines import Around
 from l0tre.model.graph import Operation, run_operation
 
-__all__ = ["Form", "Window", "carry", "carry_windows"]
+__all__ = ["Form", "InputPart", "carry", "carry_windows"]
 
 
 @dataclass(frozen=True)
-class Window:
+class InputPart:
     """A part of the input for each entry of a batch, of which some may lie outside the input.
 
     Attributes:
@@ -69,7 +69,7 @@ class Form:
     gradient: Tensor
     constant: Tensor
     costs: Tensor | None = None
-    window: Window | None = None
+    window: InputPart | None = None
 
 
 def carry(layers: Layers, position: int, rows: Tensor, lines: Mapping[int, Around], changes: int) -> Form:
@@ -135,7 +135,7 @@ def carry_windows(
     """
     shape = layers.operations[position].shape
     channel, place = neurons // (shape[1] * shape[2]), neurons % (shape[1] * shape[2])
-    window = Window(place // shape[2], place % shape[2], (1, 1))
+    window = InputPart(place // shape[2], place % shape[2], (1, 1))
     rows = torch.zeros(len(neurons), 2, shape[0], 1, 1, dtype=torch.float64, device=neurons.device)
     rows[torch.arange(len(neurons)), 0, channel], rows[torch.arange(len(neurons)), 1, channel] = 1.0, -1.0
     constant, seen = rows.new_zeros(len(neurons), 2), layers.reach[position].size
@@ -221,34 +221,36 @@ def _transposed(operation: Operation, shapes: list[tuple[int, ...]], rows: Tenso
     return [part.view(*rows.shape[:2], *shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
-def _unsliced(operation: Operation, source: tuple[int, ...], rows: Tensor, window: Window) -> tuple[Tensor, Window]:
+def _unsliced(
+    operation: Operation, source: tuple[int, ...], rows: Tensor, window: InputPart
+) -> tuple[Tensor, InputPart]:
     """Rows of a slice's outputs as rows of the inputs between the first and the last that it takes."""
     (channel, top, left), (_, down, right) = operation.ints("starts"), operation.ints("steps")
     height, width = (window.size[0] - 1) * down + 1, (window.size[1] - 1) * right + 1
-    moved = Window(window.top * down + top, window.left * right + left, (height, width))
+    moved = InputPart(window.top * down + top, window.left * right + left, (height, width))
     settings = {**operation.attributes, "starts": (channel, 0, 0), "sizes": (operation.shape[0], *window.size)}
     rows = _transposed(replace(operation, attributes=settings), [(source[0], height, width)], rows)[0]
     return _cut(rows, moved, source)
 
 
-def _source_window(operation: Operation, window: Window) -> Window:
+def _source_window(operation: Operation, window: InputPart) -> InputPart:
     """The part of an operation's input that a part of its output is computed from."""
     kernel = operation.tensors["weight"].shape[2:] if operation.kind == "conv" else operation.ints("kernel")
     dilation = (1, 1) if operation.kind == "avg_pool" else operation.ints("dilation")
     stride, padding = operation.ints("stride"), operation.ints("padding")
     height, width = ((window.size[d] - 1) * stride[d] + (kernel[d] - 1) * dilation[d] + 1 for d in (0, 1))
-    return Window(window.top * stride[0] - padding[0], window.left * stride[1] - padding[1], (height, width))
+    return InputPart(window.top * stride[0] - padding[0], window.left * stride[1] - padding[1], (height, width))
 
 
-def _cut(rows: Tensor, window: Window, shape: tuple[int, ...]) -> tuple[Tensor, Window]:
+def _cut(rows: Tensor, window: InputPart, shape: tuple[int, ...]) -> tuple[Tensor, InputPart]:
     """Rows that are 0 in the padding around a map of some shape, and their window."""
     inside = window.plane(shape)[1].view(-1, 1, 1, *window.size)
     return rows * inside, window
 
 
 def _unpooled(
-    operation: Operation, source: tuple[int, ...], rows: Tensor, window: Window, index: Tensor
-) -> tuple[Tensor, Window]:
+    operation: Operation, source: tuple[int, ...], rows: Tensor, window: InputPart, index: Tensor
+) -> tuple[Tensor, InputPart]:
     """Rows of a maximum's outputs as rows of the inputs that its lines are functions of."""
     moved = _source_window(operation, window)
     (height, width), plane = moved.size, source[1] * source[2]

@@ -281,7 +281,7 @@ def _zeros(forward: Forward, view: View, position: int, count: int) -> Tensor:
 
 
 def _bend(view: View, operation: Operation, position: int, sizes: Sizes, pairs: Tensor, rest: list[Tensor]) -> Tensor:
-    """The largest interaction behind an operation that is not linear, ``[pairs, C, rows, columns]``."""
+    """The largest interaction after an operation that is not linear, ``[pairs, C, rows, columns]``."""
     (source,) = operation.inputs
     window = read_window(view, source, operation, position)
     rows = torch.arange(window.size[0], device=pairs.device)

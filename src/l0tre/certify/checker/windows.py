@@ -14,22 +14,22 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from l0tre.certify.checker.layers import BY_KERNEL, BY_PLACE, Layers, ReceptiveField
-from l0tre.certify.checker.rows import Window
+from l0tre.certify.checker.rows import InputPart
 from l0tre.model.graph import Operation, run_operation
 
-__all__ = ["Local", "View", "aligned", "make_local", "map_window", "place_of", "read_window"]
+__all__ = ["LocalLayers", "View", "aligned", "make_local", "map_window", "place_of", "read_window"]
 
 SHARE = 0.5  # of a map that one pixel may reach, beyond which it is carried as a whole
 LINEAR_LOCAL = frozenset(("conv", "avg_pool", "scale", "pad", "slice", "add", "sub", "concat"))
 
 
 @dataclass(frozen=True)
-class Local:
+class LocalLayers:
     """The first layers of a network, where differences are carried in windows.
 
     Attributes:
         reach: What the outputs of its operations see of the input; empty if nothing is carried in windows.
-        exits: Those of them that operations behind read, or the last of all.
+        exits: Those of them that later operations read, or the last of all.
         period: Rows and columns that corners of windows are multiples of.
         sight: Two pixels so many rows or so many columns apart are seen together by no operation here that is not
             linear.
@@ -43,7 +43,7 @@ class Local:
     shapes: Mapping[int, tuple[int, ...]]
 
 
-def make_local(layers: Layers) -> Local:
+def make_local(layers: Layers) -> LocalLayers:
     """Find the operations whose outputs see small windows of the input."""
     operations, reach = layers.operations, dict[int, ReceptiveField]()
     for position, operation in enumerate(operations):
@@ -60,7 +60,9 @@ def make_local(layers: Layers) -> Local:
     exits = tuple(p for p in reach if p in read or p == len(operations) - 1)
     period = tuple(math.lcm(1, *(found.stride[d] for found in reach.values())) for d in (0, 1))
     sight = tuple(max((size[d] for size in nonlinear), default=0) for d in (0, 1))
-    return Local(reach, exits, (period[0], period[1]), (sight[0], sight[1]), {p: operations[p].shape for p in reach})
+    return LocalLayers(
+        reach, exits, (period[0], period[1]), (sight[0], sight[1]), {p: operations[p].shape for p in reach}
+    )
 
 
 def _simple(operation: Operation, operations: tuple[Operation, ...]) -> bool:
@@ -83,7 +85,7 @@ class View:
         extent: Rows and columns of the input that may change.
     """
 
-    local: Local
+    local: LocalLayers
     top: Tensor
     left: Tensor
     extent: tuple[int, int]
@@ -99,10 +101,10 @@ class View:
             size.append(max(1, last - first + 1))  # kernels smaller than their stride may see nothing
         return (begin[0], begin[1]), (size[0], size[1])
 
-    def window(self, position: int) -> Window:
+    def window(self, position: int) -> InputPart:
         """The windows of a map."""
         reach, (begin, size) = self.local.reach[position], self.layout(position)
-        return Window(self.top // reach.stride[0] + begin[0], self.left // reach.stride[1] + begin[1], size)
+        return InputPart(self.top // reach.stride[0] + begin[0], self.left // reach.stride[1] + begin[1], size)
 
     def values(self, operations: tuple[Operation, ...]) -> int:
         """Numbers in all windows of one entry together."""
@@ -119,10 +121,10 @@ def place_of(view: View, positions: Tensor, shape: tuple[int, ...]) -> Tensor:
     return torch.where(positions < shape[0] * plane, place, shape[0] * height * width)
 
 
-def read_window(view: View, source: int, operation: Operation, position: int) -> Window:
+def read_window(view: View, source: int, operation: Operation, position: int) -> InputPart:
     """The part of an input of an operation that the windows of its outputs are computed from."""
     reach, (begin, size) = view.local.reach[source], _needed(view, operation, position)
-    return Window(view.top // reach.stride[0] + begin[0], view.left // reach.stride[1] + begin[1], size)
+    return InputPart(view.top // reach.stride[0] + begin[0], view.left // reach.stride[1] + begin[1], size)
 
 
 def _needed(view: View, operation: Operation, position: int) -> tuple[tuple[int, int], tuple[int, int]]:

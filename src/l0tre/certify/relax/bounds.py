@@ -208,7 +208,7 @@ def _relaxations(
     for position in range(final + 1):
         operation = graph[position]
         if is_nonlinear(operation):
-            # Before its own range: rows that start behind this operation go through its lines.
+            # Before its own range: rows that start after this operation go through its lines.
             source = operation.inputs[0]
             if kept is not None:
                 kept[source] = ranges[source]

@@ -55,7 +55,7 @@ def carry(
     stop: int = 0,
     losses: dict[int, Tensor] | None = None,
 ) -> LinearBound:
-    """Carry rows of whole layers to the input, or to an operation before which nothing is read from behind it.
+    """Carry rows of whole layers to the input, or to an operation before which nothing is read from after it.
 
     Args:
         plan: The network.
@@ -270,7 +270,7 @@ def _move(plan: Plan, operation: Operation, window: _Window) -> None:
     rows, columns = (local_place(operation).window(operation, axis) for axis in (0, 1))
     window.top = window.top * rows.stride - rows.padding
     window.left = window.left * columns.stride - columns.padding
-    # Padding may be at the end alone, where windows begin inside of the map and end behind it.
+    # Padding may be at the end alone, where windows begin inside of the map and end after it.
     axes = zip((rows, columns), operation.shape[1:], source[1:], strict=True)
     if any(seen.padding > 0 or seen.sees(outputs) - seen.padding > inputs for seen, outputs, inputs in axes):
         _cut(window, source)

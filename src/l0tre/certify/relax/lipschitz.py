@@ -26,7 +26,7 @@ from l0tre.model.operations.kind import Selection
 
 __all__ = ["axis_gaps", "group_costs"]
 
-# For the sums behind the last linear operation: of rows, of halves of gaps, of the values of a group.
+# For the sums after the last linear operation: of rows, of halves of gaps, of the values of a group.
 MARGIN = 1.0 + 1e-9
 
 

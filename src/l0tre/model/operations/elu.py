@@ -13,8 +13,8 @@ from l0tre.model.operations.operation import Operation
 from l0tre.model.operations.smooth import Piece, Smooth, smooth_curve
 
 if TYPE_CHECKING:
-    from l0tre.model.call_site import Site, Var
-    from l0tre.model.onnx_call import Call
+    from l0tre.model.call_site import CallSite, Var
+    from l0tre.model.onnx_call import OnnxCall
 
 __all__ = ["ATEN", "ELU", "ONNX", "SOFTPLUS"]
 
@@ -54,13 +54,13 @@ _SOFTPLUS = Smooth(
 SOFTPLUS = smooth_curve(lambda _: _SOFTPLUS)
 
 
-def _scaled(site: "Site", source: int, factor: float) -> int:
+def _scaled(site: "CallSite", source: int, factor: float) -> int:
     if factor == 1:
         return source
     return site.add("scale", [source], {"scale": torch.tensor(factor, dtype=torch.float64)}).position
 
 
-def _aten_elu(site: "Site", a: Mapping[str, object]) -> "Var":
+def _aten_elu(site: "CallSite", a: Mapping[str, object]) -> "Var":
     alpha, scale, inner = (site.number(a[key]) for key in ("alpha", "scale", "input_scale"))
     if inner != 1:
         raise site.refuse("scales its input, which is not supported")
@@ -68,12 +68,12 @@ def _aten_elu(site: "Site", a: Mapping[str, object]) -> "Var":
     return type(found)(_scaled(site, found.position, scale))
 
 
-def _aten_selu(site: "Site", a: Mapping[str, object]) -> "Var":
+def _aten_selu(site: "CallSite", a: Mapping[str, object]) -> "Var":
     found = site.add("elu", [site.variable(a["self"])], alpha=SELU[0])
     return type(found)(_scaled(site, found.position, SELU[1]))
 
 
-def _aten_softplus(site: "Site", a: Mapping[str, object]) -> "Var":
+def _aten_softplus(site: "CallSite", a: Mapping[str, object]) -> "Var":
     # Above its threshold torch gives the input itself, which is the same in float32.
     beta, threshold = site.number(a["beta"]), site.number(a["threshold"])
     if beta <= 0 or threshold < 20:
@@ -82,20 +82,20 @@ def _aten_softplus(site: "Site", a: Mapping[str, object]) -> "Var":
     return type(found)(_scaled(site, found.position, 1 / beta))
 
 
-ATEN: Mapping[str, Callable[["Site", Mapping[str, object]], object]] = {
+ATEN: Mapping[str, Callable[["CallSite", Mapping[str, object]], object]] = {
     "aten.elu.default": _aten_elu,
     "aten.selu.default": _aten_selu,
     "aten.softplus.default": _aten_softplus,
 }
 
 
-def _onnx_selu(call: "Call") -> int:
+def _onnx_selu(call: "OnnxCall") -> int:
     found = call.add("elu", call.variable(), alpha=call.number("alpha", float(np.float32(SELU[0]))))
     scale = np.asarray(call.number("gamma", float(np.float32(SELU[1]))))
     return call.add("scale", found, tensors={"scale": scale})
 
 
-ONNX: Mapping[str, Callable[["Call"], int]] = {
+ONNX: Mapping[str, Callable[["OnnxCall"], int]] = {
     "Elu": lambda call: call.add("elu", call.variable(), alpha=call.number("alpha", 1.0)),
     "Selu": _onnx_selu,
     "Softplus": lambda call: call.add("softplus", call.variable()),

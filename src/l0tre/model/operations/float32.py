@@ -11,7 +11,7 @@ EXTRA = 8  # roundings of an operation beside its sum: of constants folded into 
 
 
 def curve_errors(errors: Errors, limit: Tensor, gain: float) -> Errors:
-    """Errors behind a curve of slopes up to ``gain`` whose values, and all numbers on the way, are within ``limit``."""
+    """Errors after a curve of slopes up to ``gain`` whose values, and all numbers on the way, are within ``limit``."""
     _, worst, square = errors
     unit = EXTRA * UNIT * limit
     return limit, gain * worst + unit, gain**2 * square + unit**2

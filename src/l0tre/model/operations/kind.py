@@ -139,7 +139,7 @@ class LinearBounds:
             of all that these see, ``[n, C, rows, columns]``, padding included. The last argument gives values of a map
             at the windows' positions, ``[n, C, rows, columns]``.
         products: How many products one output sums up if the way back is worth writing as a matrix, else 0.
-        terms: How many roundings an output or, backwards, an input is behind, at the most, and some to spare.
+        terms: How many roundings an output or, backwards, an input is after, at the most, and some to spare.
     """
 
     magnitude: Callable[[Operation], Operation]

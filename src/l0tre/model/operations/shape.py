@@ -73,7 +73,7 @@ def _pad_backward(operation: Operation, rows: Tensor, _: Sequence[tuple[int, ...
 
 
 def _channels(operation: Operation) -> tuple[int, int]:
-    """Channels before and behind."""
+    """Channels before and after."""
     first, last = (*operation.ints("padding"), 0, 0, 0, 0)[4:6]
     return first, last
 

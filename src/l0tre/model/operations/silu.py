@@ -12,8 +12,8 @@ from l0tre.model.operations.operation import Operation
 from l0tre.model.operations.smooth import Piece, Smooth, smooth_curve
 
 if TYPE_CHECKING:
-    from l0tre.model.call_site import Site, Var
-    from l0tre.model.onnx_call import Call
+    from l0tre.model.call_site import CallSite, Var
+    from l0tre.model.onnx_call import OnnxCall
 
 __all__ = ["ATEN", "GELU", "GELU_TANH", "HARD_SWISH", "ONNX", "SILU", "silu_of"]
 
@@ -107,20 +107,20 @@ def _gelu_kind(form: object) -> str:
     return {"none": "gelu", "tanh": "gelu_tanh"}.get(str(name), "")
 
 
-def _aten_gelu(site: "Site", a: Mapping[str, object]) -> "Var":
+def _aten_gelu(site: "CallSite", a: Mapping[str, object]) -> "Var":
     kind = _gelu_kind(a["approximate"])
     if not kind:
         raise site.refuse(f"has the form {a['approximate']}; only none and tanh are supported")
     return site.add(kind, [site.variable(a["self"])])
 
 
-def _aten_hard_sigmoid(site: "Site", a: Mapping[str, object]) -> "Var":
+def _aten_hard_sigmoid(site: "CallSite", a: Mapping[str, object]) -> "Var":
     tensors = {"scale": torch.tensor(1 / 6, dtype=torch.float64), "shift": torch.tensor(0.5, dtype=torch.float64)}
     inner = site.add("scale", [site.variable(a["self"])], tensors)
     return site.add("clip", [inner.position], low=0.0, high=1.0)
 
 
-ATEN: Mapping[str, Callable[["Site", Mapping[str, object]], object]] = {
+ATEN: Mapping[str, Callable[["CallSite", Mapping[str, object]], object]] = {
     "aten.silu.default": lambda site, a: site.add("silu", [site.variable(a["self"])]),
     "aten.gelu.default": _aten_gelu,
     "aten.hardswish.default": lambda site, a: site.add("hard_swish", [site.variable(a["self"])]),
@@ -128,7 +128,7 @@ ATEN: Mapping[str, Callable[["Site", Mapping[str, object]], object]] = {
 }
 
 
-def _onnx_gelu(call: "Call") -> int:
+def _onnx_gelu(call: "OnnxCall") -> int:
     form = call.attributes.get("approximate", b"none")
     kind = _gelu_kind(form)
     if not kind:
@@ -136,14 +136,14 @@ def _onnx_gelu(call: "Call") -> int:
     return call.add(kind, call.variable())
 
 
-def _onnx_hard_sigmoid(call: "Call") -> int:
+def _onnx_hard_sigmoid(call: "OnnxCall") -> int:
     # The attributes are float32, as onnxruntime computes with them.
     scale, shift = (np.asarray(call.number(key, default)) for key, default in (("alpha", 0.2), ("beta", 0.5)))
     inner = call.add("scale", call.variable(), tensors={"scale": scale, "shift": shift})
     return call.add("clip", inner, low=0.0, high=1.0)
 
 
-ONNX: Mapping[str, Callable[["Call"], int]] = {
+ONNX: Mapping[str, Callable[["OnnxCall"], int]] = {
     "Gelu": _onnx_gelu,
     "HardSigmoid": _onnx_hard_sigmoid,
     "HardSwish": lambda call: call.add("hard_swish", call.variable()),

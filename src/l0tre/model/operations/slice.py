@@ -12,9 +12,9 @@ from l0tre.model.operations.operation import Operation
 from l0tre.model.operations.weights import always, few_terms, no_matrix, two_terms, whole
 
 if TYPE_CHECKING:
-    from l0tre.model.call_site import Site, Var
+    from l0tre.model.call_site import CallSite, Var
     from l0tre.model.graph import GraphBuilder
-    from l0tre.model.onnx_call import Call
+    from l0tre.model.onnx_call import OnnxCall
 
 __all__ = ["ATEN", "ONNX", "SLICE"]
 
@@ -107,7 +107,7 @@ def _sliced(builder: "GraphBuilder", source: int, slices: Mapping[int, slice]) -
     return _Sliced(source, shape, ranges)
 
 
-def _aten_slice(site: "Site", a: Mapping[str, object]) -> "Var":
+def _aten_slice(site: "CallSite", a: Mapping[str, object]) -> "Var":
     source = site.variable(a["self"])
     (dim,) = site.ints(a["dim"])
     start, end = (None if a[key] is None else site.ints(a[key])[0] for key in ("start", "end"))
@@ -122,10 +122,10 @@ def _aten_slice(site: "Site", a: Mapping[str, object]) -> "Var":
     return found.add(partial(site.add, "slice", [found.source]))
 
 
-ATEN: Mapping[str, Callable[["Site", Mapping[str, object]], object]] = {"aten.slice.Tensor": _aten_slice}
+ATEN: Mapping[str, Callable[["CallSite", Mapping[str, object]], object]] = {"aten.slice.Tensor": _aten_slice}
 
 
-def _onnx_slice(call: "Call") -> int:
+def _onnx_slice(call: "OnnxCall") -> int:
     source, rank = call.variable(), len(call.shape()) + 1
     starts, ends = ([int(n) for n in call.given(position)] for position in (1, 2))
     axes, steps = call.constant(3), call.constant(4)
@@ -144,4 +144,4 @@ def _onnx_slice(call: "Call") -> int:
     return found.add(partial(call.add, "slice", found.source))
 
 
-ONNX: Mapping[str, Callable[["Call"], int]] = {"Slice": _onnx_slice}
+ONNX: Mapping[str, Callable[["OnnxCall"], int]] = {"Slice": _onnx_slice}
