@@ -14,7 +14,7 @@ from l0tre.attacks.first_order import first_order_gains
 from l0tre.attacks.linear import no_sides
 from l0tre.attacks.meter import Meter
 from l0tre.attacks.random_search import _fewer
-from l0tre.attacks.task import Task
+from l0tre.attacks.task import AttackTask
 from l0tre.objective import AllRivals
 from tests.attacks.cases import Conjunction, Linear, make_linear
 from tests.tools import plain_network
@@ -23,9 +23,9 @@ MEMORY = 2**24
 SHAPE = (1, 5, 5)
 
 
-def make_task(case: Linear) -> tuple[Meter, Task, torch.Generator]:
+def make_task(case: Linear) -> tuple[Meter, AttackTask, torch.Generator]:
     count = len(case.images)
-    task = Task(case.images.flatten(1), AllRivals(case.labels), case.domain, torch.ones(count, dtype=torch.int64))
+    task = AttackTask(case.images.flatten(1), AllRivals(case.labels), case.domain, torch.ones(count, dtype=torch.int64))
     return Meter(case.network, count, MEMORY), task, torch.Generator().manual_seed(0)
 
 
@@ -34,7 +34,7 @@ def ample(images: int) -> Tensor:
     return torch.full((images,), 5000)
 
 
-def corners_of(task: Task, groups: int) -> Tensor:
+def corners_of(task: AttackTask, groups: int) -> Tensor:
     """Every image with its first groups at the farther ends of their ranges."""
     far = torch.where(task.images - task.domain.low > task.domain.high - task.images, task.domain.low, task.domain.high)
     x = task.images.clone()
@@ -51,7 +51,7 @@ def test_chains_aim_at_one_group_less_than_the_best(monkeypatch: pytest.MonkeyPa
     first: list[Tensor] = []
     step = searching._step
 
-    def spy(meter: Meter, task: Task, chains: Any, aim: Tensor, *rest: Any) -> Any:
+    def spy(meter: Meter, task: AttackTask, chains: Any, aim: Tensor, *rest: Any) -> Any:
         first.append(torch.zeros(4, dtype=torch.int64).scatter(0, chains.image, aim))
         return step(meter, task, chains, aim, *rest)
 
@@ -143,7 +143,7 @@ def test_all_singles_are_tried_from_two_and_all_pairs_from_three(planted: int, s
     known = images.clone()
     known[0, [7, 18, 3, 11][:start]] = torch.tensor([1.0, 0.0, 0.0, 1.0])[:start]
     domain = make_linear(0, SHAPE, 2).domain
-    task = Task(images, AllRivals(torch.zeros(1, dtype=torch.int64)), domain, torch.ones(1, dtype=torch.int64))
+    task = AttackTask(images, AllRivals(torch.zeros(1, dtype=torch.int64)), domain, torch.ones(1, dtype=torch.int64))
     meter = Meter(network, 1, MEMORY)
     found = METHODS["exact"].run(meter, task, known, torch.tensor([10_000]), torch.Generator())
     assert task.sizes(found).tolist() == [wanted]

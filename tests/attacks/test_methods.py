@@ -12,7 +12,7 @@ from l0tre.attacks.auto import METHODS, usable
 from l0tre.attacks.drive import carry_out
 from l0tre.attacks.meter import Meter
 from l0tre.attacks.random_search import _round, _Walk
-from l0tre.attacks.task import LEVELS, Task, rounded
+from l0tre.attacks.task import LEVELS, AttackTask, rounded
 from l0tre.domain import Domain, make_domain
 from l0tre.exhaustive.accumulate import flipped
 from l0tre.model.network import margins
@@ -23,7 +23,7 @@ from tests.tools import plain_network
 MEMORY = 2**24
 
 
-def random_start(module: nn.Module, task: Task, generator: torch.Generator) -> Tensor:
+def random_start(module: nn.Module, task: AttackTask, generator: torch.Generator) -> Tensor:
     """For each image a random adversarial input with random changed groups; the original where none is drawn."""
     domain, best = task.domain, task.images.clone()
     for row, image in enumerate(task.images):
@@ -51,7 +51,7 @@ def bent(seed: int, shape: tuple[int, ...], classes: int) -> nn.Module:
     return layers
 
 
-def make_task(seed: int, ranges: str, groups: str, rounding: bool) -> tuple[nn.Module, Task, torch.Generator]:
+def make_task(seed: int, ranges: str, groups: str, rounding: bool) -> tuple[nn.Module, AttackTask, torch.Generator]:
     model = make_linear(seed, (3, 2, 3), 3, ranges, groups, masked=seed % 2 == 0, count=3)
     domain: Domain = make_domain((3, 2, 3)) if rounding else model.domain
     images = rounded(model.images) if rounding else model.images
@@ -59,7 +59,7 @@ def make_task(seed: int, ranges: str, groups: str, rounding: bool) -> tuple[nn.M
     labels = module(images).argmax(1)
     # Some images may be done already, so that the others' places are not those in the batch.
     enough = torch.tensor([[1, 1, 2], [domain.groups, 1, 1]][seed % 3 == 0])
-    task = Task(images.flatten(1), AllRivals(labels), domain, enough, LEVELS if rounding else 0)
+    task = AttackTask(images.flatten(1), AllRivals(labels), domain, enough, LEVELS if rounding else 0)
     return module.eval().requires_grad_(False), task, torch.Generator().manual_seed(seed)
 
 
@@ -106,7 +106,7 @@ def test_a_spent_limit_and_small_enough_inputs_cost_nothing(name: str) -> None:
     network = plain_network(module, task.domain.shape, sample_bytes=2**10)
     for limit, enough in ((0, 1), (1000, task.domain.groups)):
         meter = Meter(network, len(start), MEMORY)
-        some = Task(task.images, task.specification, task.domain, torch.full((len(start),), enough))
+        some = AttackTask(task.images, task.specification, task.domain, torch.full((len(start),), enough))
         result = METHODS[name].run(meter, some, start, torch.full((len(start),), limit), generator)
         assert torch.equal(result, start)
         assert int(meter.spent.sum()) == 0

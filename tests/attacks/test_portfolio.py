@@ -9,7 +9,7 @@ from l0tre.attacks.linear import approach
 from l0tre.attacks.meter import Meter
 from l0tre.attacks.portfolio import Learner, make_learner, portfolio
 from l0tre.attacks.rows import lowest, places
-from l0tre.attacks.task import Task
+from l0tre.attacks.task import AttackTask
 from l0tre.exhaustive.accumulate import changed_groups, flipped
 from l0tre.objective import AllRivals
 from tests.attacks.cases import Conjunction, make_linear
@@ -18,9 +18,9 @@ from tests.tools import plain_network
 MEMORY = 2**24
 
 
-def make_task(count: int = 3, groups: int = 9) -> tuple[Meter, Task]:
+def make_task(count: int = 3, groups: int = 9) -> tuple[Meter, AttackTask]:
     case = make_linear(3, (1, 3, groups // 3), 3, count=count)
-    task = Task(case.images.flatten(1), AllRivals(case.labels), case.domain, torch.ones(count, dtype=torch.int64))
+    task = AttackTask(case.images.flatten(1), AllRivals(case.labels), case.domain, torch.ones(count, dtype=torch.int64))
     return Meter(case.network, count, MEMORY), task
 
 
@@ -28,7 +28,7 @@ def make_task(count: int = 3, groups: int = 9) -> tuple[Meter, Task]:
 def test_one_linear_model_is_enough_for_a_linear_network_of_two_classes(groups: str) -> None:
     for seed in range(5):
         case = make_linear(seed, (3, 3, 3), 2, "each", groups, count=4)
-        task = Task(case.images.flatten(1), AllRivals(case.labels), case.domain, torch.ones(4, dtype=torch.int64))
+        task = AttackTask(case.images.flatten(1), AllRivals(case.labels), case.domain, torch.ones(4, dtype=torch.int64))
         meter = Meter(case.network, 4, MEMORY)
         best = task.images.clone()
         approach(meter, task, best, torch.arange(4), torch.full((4,), -1), torch.full((4,), 6))
@@ -40,7 +40,7 @@ def test_one_linear_model_is_enough_for_a_linear_network_of_two_classes(groups: 
 
 def test_barred_groups_stay_as_they_are() -> None:
     case = make_linear(3, (1, 4, 4), 2, count=4)
-    task = Task(case.images.flatten(1), AllRivals(case.labels), case.domain, torch.ones(4, dtype=torch.int64))
+    task = AttackTask(case.images.flatten(1), AllRivals(case.labels), case.domain, torch.ones(4, dtype=torch.int64))
     meter, best = Meter(case.network, 4, MEMORY), task.images.clone()
     barred = torch.rand(4, 16, generator=torch.Generator().manual_seed(0)) < 0.4
     limit = torch.full((4,), 50)
@@ -57,7 +57,7 @@ def test_any_group_is_found_that_gradients_do_not_show() -> None:
     known = images.clone()  # two right ones of three are there, and three that do not matter
     known[0, [3, 7, 12, 20, 21, 22]] = torch.tensor([1.0, 0.0, 1.0, 0.0, 0.0, 1.0])
     domain = make_linear(0, (1, 5, 5), 2).domain
-    task = Task(images, AllRivals(torch.zeros(1, dtype=torch.int64)), domain, torch.ones(1, dtype=torch.int64))
+    task = AttackTask(images, AllRivals(torch.zeros(1, dtype=torch.int64)), domain, torch.ones(1, dtype=torch.int64))
     meter = Meter(network, 1, MEMORY)
     work, found = METHODS["rank"].start(meter, task, torch.Generator().manual_seed(0)), known
     for _ in range(12):
@@ -67,7 +67,7 @@ def test_any_group_is_found_that_gradients_do_not_show() -> None:
     assert int(meter.spent[0]) <= 2000
 
 
-def spend(meter: Meter, task: Task, gains: dict[str, float], total: int) -> tuple[dict[str, int], Tensor]:
+def spend(meter: Meter, task: AttackTask, gains: dict[str, float], total: int) -> tuple[dict[str, int], Tensor]:
     """Play with methods that remove such a share of the groups with 500 passes; passes of each, and the sizes."""
     sizes = torch.full((len(task.images),), float(task.domain.groups), dtype=torch.float64)
     used = dict.fromkeys(gains, 0)

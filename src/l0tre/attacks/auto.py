@@ -15,11 +15,11 @@ from l0tre.attacks.random_search import search
 from l0tre.attacks.rank import rank
 from l0tre.attacks.revalue import shrink
 from l0tre.attacks.saliency import saliency
-from l0tre.attacks.task import Task, Worker
+from l0tre.attacks.task import AttackTask, Worker
 
 __all__ = ["AUTO", "METHODS", "Method", "usable"]
 
-Start = Callable[[Meter, Task, torch.Generator], Worker]
+Start = Callable[[Meter, AttackTask, torch.Generator], Worker]
 
 
 @dataclass(frozen=True)
@@ -40,17 +40,17 @@ class Method:
     divisible: bool
     description: str
 
-    def run(self, meter: Meter, task: Task, best: Tensor, limit: Tensor, generator: torch.Generator) -> Tensor:
+    def run(self, meter: Meter, task: AttackTask, best: Tensor, limit: Tensor, generator: torch.Generator) -> Tensor:
         """Start and work once."""
         return self.start(meter, task, generator)(best, limit)
 
 
-def _plain(run: Callable[[Meter, Task, Tensor, Tensor], Tensor]) -> Start:
+def _plain(run: Callable[[Meter, AttackTask, Tensor, Tensor], Tensor]) -> Start:
     """A method that begins anew each time and needs no chance."""
     return lambda meter, task, _: lambda best, limit: run(meter, task, best, limit)
 
 
-def _random(run: Callable[[Meter, Task, Tensor, Tensor, torch.Generator], Tensor]) -> Start:
+def _random(run: Callable[[Meter, AttackTask, Tensor, Tensor, torch.Generator], Tensor]) -> Start:
     """A method that begins anew each time."""
     return lambda meter, task, generator: lambda best, limit: run(meter, task, best, limit, generator)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from l0tre.attacks.drive import Progress, block_size, carry_out
 from l0tre.attacks.meter import Meter
-from l0tre.attacks.task import Task, towards
+from l0tre.attacks.task import AttackTask, towards
 from l0tre.domain import Domain
 from l0tre.memory import default_budget
 from l0tre.model.network import Network
@@ -27,9 +27,9 @@ class Job:
     Attributes:
         network: What is attacked.
         images: float32 ``[images, values]``, the originals.
-        enough: int64 ``[images]``, see :class:`l0tre.attacks.task.Task`.
+        enough: int64 ``[images]``, see :class:`l0tre.attacks.task.AttackTask`.
         domain: What may change.
-        levels: As for :class:`l0tre.attacks.task.Task`.
+        levels: As for :class:`l0tre.attacks.task.AttackTask`.
         methods: Keys of ``METHODS``.
         budget: Forward and backward passes for each image.
         seed: Of all chance; every block begins with it.
@@ -119,7 +119,7 @@ class BlockRunner:
         job, device = self.job, self.job.images.device
         rows = torch.tensor(block.rows, device=device)
         leave = AllRivals(torch.tensor(block.leave, device=device))
-        task = Task(job.images[rows], leave, job.domain, job.enough[rows], job.levels)
+        task = AttackTask(job.images[rows], leave, job.domain, job.enough[rows], job.levels)
         meter = Meter(view_of(job.network, block.target), len(rows), job.memory_bytes, self.halted)
         outcome = carry_out(meter, task, job.methods, job.budget, job.seed, self.progress)
         yield BlockFound(

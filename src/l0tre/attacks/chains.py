@@ -9,7 +9,7 @@ from torch import Tensor
 from l0tre.attacks.linear import STEPS, Sides, approach, from_all_sides
 from l0tre.attacks.meter import Meter
 from l0tre.attacks.rows import places
-from l0tre.attacks.task import Task
+from l0tre.attacks.task import AttackTask
 from l0tre.exhaustive.accumulate import changed_groups
 
 __all__ = ["LEAST_CHAINS", "MOST_RIVALS", "Chains", "begin", "from_best", "join", "pick", "restart", "survivors"]
@@ -63,7 +63,7 @@ def join(parts: Sequence[Chains]) -> Chains:
 
 
 def begin(
-    meter: Meter, task: Task, best: Tensor, rows: Tensor, limit: Tensor, sides: Sides, generator: torch.Generator
+    meter: Meter, task: AttackTask, best: Tensor, rows: Tensor, limit: Tensor, sides: Sides, generator: torch.Generator
 ) -> Chains:
     """A chain towards every near class, from where linear models lead, and one from the best adversarial input.
 
@@ -107,7 +107,7 @@ def begin(
 
 def _led(
     meter: Meter,
-    task: Task,
+    task: AttackTask,
     best: Tensor,
     image: Tensor,
     rival: Tensor,
@@ -122,7 +122,7 @@ def _led(
     return x, sides.slopes[image]
 
 
-def from_best(meter: Meter, task: Task, best: Tensor, rows: Tensor, limit: Tensor, sides: Sides) -> Chains:
+def from_best(meter: Meter, task: AttackTask, best: Tensor, rows: Tensor, limit: Tensor, sides: Sides) -> Chains:
     """A chain from the best adversarial input of each of some images, towards what it is taken for."""
     known = rows[task.part(rows).sizes(best[rows]) <= task.domain.groups]
     known = known[meter.affords(known, limit)]
@@ -136,7 +136,7 @@ def from_best(meter: Meter, task: Task, best: Tensor, rows: Tensor, limit: Tenso
 
 
 def _make(
-    task: Task, image: Tensor, rival: Tensor, x: Tensor, shaken: Tensor, between: Tensor, slopes: Tensor
+    task: AttackTask, image: Tensor, rival: Tensor, x: Tensor, shaken: Tensor, between: Tensor, slopes: Tensor
 ) -> Chains:
     tabu = torch.zeros(len(image), task.domain.groups, dtype=torch.int32, device=image.device)
     least = torch.full((len(image),), float("inf"), device=image.device)
@@ -144,7 +144,13 @@ def _make(
 
 
 def restart(
-    meter: Meter, task: Task, best: Tensor, chains: Chains, which: Tensor, limit: Tensor, generator: torch.Generator
+    meter: Meter,
+    task: AttackTask,
+    best: Tensor,
+    chains: Chains,
+    which: Tensor,
+    limit: Tensor,
+    generator: torch.Generator,
 ) -> Chains:
     """Begin some chains (a mask) again, from now on with chance: without a part of the groups that are changed now."""
     rows = which.nonzero()[:, 0]

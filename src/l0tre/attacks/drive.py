@@ -12,7 +12,7 @@ from l0tre.attacks.auto import METHODS
 from l0tre.attacks.chains import LEAST_CHAINS, MOST_RIVALS
 from l0tre.attacks.meter import Meter
 from l0tre.attacks.portfolio import portfolio
-from l0tre.attacks.task import Task, Worker
+from l0tre.attacks.task import AttackTask, Worker
 from l0tre.halting import Halted
 from l0tre.model.network import Network
 from l0tre.objective import Specification
@@ -51,7 +51,7 @@ def block_size(network: Network, memory: int) -> int:
 
 def carry_out(
     meter: Meter,
-    task: Task,
+    task: AttackTask,
     names: Sequence[str],
     budget: int,
     seed: int,
@@ -110,7 +110,9 @@ def replays(network: Network, x: Tensor, specification: Specification) -> bool:
     return bool(specification.to(scores.device).margins(scores[None])[0] < 0)
 
 
-def _teller(meter: Meter, task: Task, best: Tensor, stage: str, budget: int, progress: Progress) -> Callable[[], None]:
+def _teller(
+    meter: Meter, task: AttackTask, best: Tensor, stage: str, budget: int, progress: Progress
+) -> Callable[[], None]:
     """Tells of the work, now and then."""
     known = task.sizes(best)
     known = known[known <= task.domain.groups].double()

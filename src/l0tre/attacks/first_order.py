@@ -4,13 +4,13 @@ import torch
 from torch import Tensor
 
 from l0tre.admission import allowed_vectors, ends
-from l0tre.attacks.task import Task
+from l0tre.attacks.task import AttackTask
 from l0tre.rules import Rules
 
 __all__ = ["first_order_gains", "group_sums"]
 
 
-def first_order_gains(task: Task, originals: Tensor, x: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+def first_order_gains(task: AttackTask, originals: Tensor, x: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
     """How much lower a value gets, to first order, if a group moves from where it is to its best corner.
 
     Args:
@@ -34,7 +34,7 @@ def first_order_gains(task: Task, originals: Tensor, x: Tensor, slope: Tensor) -
 
 
 def _best_listed(
-    task: Task, rules: Rules, originals: Tensor, x: Tensor, slope: Tensor, gain: Tensor, corner: Tensor
+    task: AttackTask, rules: Rules, originals: Tensor, x: Tensor, slope: Tensor, gain: Tensor, corner: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Gains and values where groups with a list take the vector that a linear model promises most of."""
     listed = rules.listed
@@ -49,7 +49,7 @@ def _best_listed(
     return gain.index_copy(1, listed, least), corner
 
 
-def group_sums(task: Task, values: Tensor) -> Tensor:
+def group_sums(task: AttackTask, values: Tensor) -> Tensor:
     """Sums over the values of each group: ``[rows, groups]`` from ``[rows, values]``."""
     domain = task.domain
     if domain.members.shape[1] == 1:

@@ -5,7 +5,7 @@ import math
 from torch import Tensor
 
 from l0tre.attacks.meter import Meter
-from l0tre.attacks.task import Task, keep_smaller
+from l0tre.attacks.task import AttackTask, keep_smaller
 from l0tre.exhaustive.accumulate import PREFIXES, accumulate, longest, tighten
 from l0tre.exhaustive.describe import describe
 from l0tre.exhaustive.grid_scan import Level, make_level
@@ -20,7 +20,7 @@ __all__ = ["exact", "greedy"]
 LEVELS = (1, 2)
 
 
-def greedy(meter: Meter, task: Task, best: Tensor, limit: Tensor) -> Tensor:
+def greedy(meter: Meter, task: AttackTask, best: Tensor, limit: Tensor) -> Tensor:
     """The paper's attack: rank single groups (then pairs) by what they do, accumulate them, restore superfluous ones.
 
     Ranks by the label's score, as the paper does, and by the margin.
@@ -39,7 +39,7 @@ def greedy(meter: Meter, task: Task, best: Tensor, limit: Tensor) -> Tensor:
     return _levels(meter, task, best, limit, accumulating=True)
 
 
-def exact(meter: Meter, task: Task, best: Tensor, limit: Tensor) -> Tensor:
+def exact(meter: Meter, task: AttackTask, best: Tensor, limit: Tensor) -> Tensor:
     """Only single groups and pairs themselves: nothing that small is missed, at the ends of their ranges.
 
     Singles are tried where two changed groups are the best known (or nothing is), pairs where three are.
@@ -56,7 +56,7 @@ def exact(meter: Meter, task: Task, best: Tensor, limit: Tensor) -> Tensor:
     return _levels(meter, task, best, limit, accumulating=False)
 
 
-def _levels(meter: Meter, task: Task, best: Tensor, limit: Tensor, *, accumulating: bool) -> Tensor:
+def _levels(meter: Meter, task: AttackTask, best: Tensor, limit: Tensor, *, accumulating: bool) -> Tensor:
     best = meter.working_copy(best)
     sizes = task.sizes(best)
     few = sizes <= max(LEVELS) + 1
@@ -90,7 +90,7 @@ def _levels(meter: Meter, task: Task, best: Tensor, limit: Tensor, *, accumulati
 
 def _gather(
     meter: Meter,
-    task: Task,
+    task: AttackTask,
     best: Tensor,
     owner: Tensor,
     level: Level,

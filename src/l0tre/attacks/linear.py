@@ -15,7 +15,7 @@ from l0tre.admission import ends
 from l0tre.attacks.first_order import first_order_gains, group_sums
 from l0tre.attacks.meter import Meter
 from l0tre.attacks.rows import lowest
-from l0tre.attacks.task import Task, keep_smaller
+from l0tre.attacks.task import AttackTask, keep_smaller
 from l0tre.exhaustive.accumulate import changed_groups, flipped
 
 __all__ = ["STEPS", "Sides", "approach", "between", "from_all_sides", "linear", "no_sides"]
@@ -45,13 +45,13 @@ class Sides:
     slopes: Tensor
 
 
-def no_sides(task: Task) -> Sides:
+def no_sides(task: AttackTask) -> Sides:
     """Nothing is known."""
     nothing = torch.zeros(len(task.images), dtype=torch.bool, device=task.images.device)
     return Sides(nothing, nothing.clone(), torch.zeros_like(task.images))
 
 
-def linear(meter: Meter, task: Task, best: Tensor, limit: Tensor, generator: torch.Generator) -> Tensor:
+def linear(meter: Meter, task: AttackTask, best: Tensor, limit: Tensor, generator: torch.Generator) -> Tensor:
     """Change the fewest groups that linear models say suffice, towards whichever class is nearest.
 
     Args:
@@ -71,7 +71,7 @@ def linear(meter: Meter, task: Task, best: Tensor, limit: Tensor, generator: tor
 
 
 def from_all_sides(
-    meter: Meter, task: Task, best: Tensor, rows: Tensor, limit: Tensor, sides: Sides, generator: torch.Generator
+    meter: Meter, task: AttackTask, best: Tensor, rows: Tensor, limit: Tensor, sides: Sides, generator: torch.Generator
 ) -> None:
     """Approach the nearest class from few groups, from many, and by what is between; improves ``best`` in place.
 
@@ -90,7 +90,7 @@ def from_all_sides(
 
 def approach(
     meter: Meter,
-    task: Task,
+    task: AttackTask,
     best: Tensor,
     image: Tensor,
     rival: Tensor,
@@ -196,7 +196,7 @@ def approach(
     return x, mean
 
 
-def between(task: Task, originals: Tensor, x: Tensor, chance: torch.Generator) -> tuple[Tensor, Tensor]:
+def between(task: AttackTask, originals: Tensor, x: Tensor, chance: torch.Generator) -> tuple[Tensor, Tensor]:
     """Inputs in which a random part of the groups is somewhere between the original and an end of its range.
 
     Averaged over such points, the slope of a group times the whole way is what going it does: also where training has

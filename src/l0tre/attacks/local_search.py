@@ -16,7 +16,7 @@ from l0tre.attacks.first_order import first_order_gains, group_sums
 from l0tre.attacks.linear import Sides, between, no_sides
 from l0tre.attacks.meter import Meter
 from l0tre.attacks.rows import lowest
-from l0tre.attacks.task import Task, Worker
+from l0tre.attacks.task import AttackTask, Worker
 from l0tre.exhaustive.accumulate import changed_groups, flipped
 
 __all__ = ["local"]
@@ -67,7 +67,7 @@ class _State:
     step: int = 0
 
 
-def local(meter: Meter, task: Task, generator: torch.Generator) -> Worker:
+def local(meter: Meter, task: AttackTask, generator: torch.Generator) -> Worker:
     """Look for smaller adversarial inputs around the best ones known, or from the originals.
 
     Args:
@@ -89,7 +89,9 @@ def local(meter: Meter, task: Task, generator: torch.Generator) -> Worker:
     return work
 
 
-def _search(meter: Meter, task: Task, best: Tensor, limit: Tensor, state: _State, generator: torch.Generator) -> None:
+def _search(
+    meter: Meter, task: AttackTask, best: Tensor, limit: Tensor, state: _State, generator: torch.Generator
+) -> None:
     """Improve ``best`` in place."""
     turn = (task.sizes(best) > task.enough) & (meter.spent < limit)
     fresh = (turn & ~state.begun).nonzero()[:, 0]
@@ -133,7 +135,7 @@ def _search(meter: Meter, task: Task, best: Tensor, limit: Tensor, state: _State
 
 
 def _step(
-    meter: Meter, task: Task, chains: Chains, aim: Tensor, limit: Tensor, step: int, generator: torch.Generator
+    meter: Meter, task: AttackTask, chains: Chains, aim: Tensor, limit: Tensor, step: int, generator: torch.Generator
 ) -> tuple[Chains, Tensor, Tensor]:
     """Move every chain to its best neighbour.
 
@@ -234,7 +236,7 @@ def _join(a: Moves, b: Moves) -> Moves:
     return Moves(*(torch.cat([getattr(a, name), getattr(b, name)]) for name in names))
 
 
-def _moved(task: Task, chains: Chains, corner: Tensor, moves: Moves, rows: Tensor | slice) -> Tensor:
+def _moved(task: AttackTask, chains: Chains, corner: Tensor, moves: Moves, rows: Tensor | slice) -> Tensor:
     """The inputs that some moves lead to, float32 ``[rows, values]``."""
     chain, out, in_ = moves.chain[rows], moves.out[rows], moves.in_[rows]
     x = chains.x[chain]
@@ -244,7 +246,7 @@ def _moved(task: Task, chains: Chains, corner: Tensor, moves: Moves, rows: Tenso
     return x
 
 
-def _query(meter: Meter, task: Task, chains: Chains, corner: Tensor, moves: Moves) -> Tensor:
+def _query(meter: Meter, task: AttackTask, chains: Chains, corner: Tensor, moves: Moves) -> Tensor:
     def make(start: int, stop: int) -> Tensor:
         return _moved(task, chains, corner, moves, slice(start, stop))
 
@@ -252,7 +254,7 @@ def _query(meter: Meter, task: Task, chains: Chains, corner: Tensor, moves: Move
 
 
 def _advance(
-    task: Task,
+    task: AttackTask,
     chains: Chains,
     corner: Tensor,
     moves: Moves,

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from l0tre.attacks.auto import METHODS
 from l0tre.attacks.meter import Meter
-from l0tre.attacks.task import Task
+from l0tre.attacks.task import AttackTask
 
 __all__ = ["Learner", "Turn", "portfolio"]
 
@@ -87,7 +87,7 @@ def make_learner(names: Sequence[str], images: int, device: torch.device) -> Lea
 
 def portfolio(
     meter: Meter,
-    task: Task,
+    task: AttackTask,
     names: Sequence[str],
     total: int,
     sizes: Callable[[], Tensor],

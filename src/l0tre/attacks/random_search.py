@@ -7,7 +7,7 @@ from torch import Tensor
 
 from l0tre.admission import allowed_vectors, ends
 from l0tre.attacks.meter import Meter
-from l0tre.attacks.task import Task
+from l0tre.attacks.task import AttackTask
 from l0tre.exhaustive.accumulate import changed_groups, flipped, tighten
 from l0tre.rules import Rules
 
@@ -39,7 +39,7 @@ class _Walk:
     rounds: Tensor
 
 
-def search(meter: Meter, task: Task, best: Tensor, limit: Tensor, generator: torch.Generator) -> Tensor:
+def search(meter: Meter, task: AttackTask, best: Tensor, limit: Tensor, generator: torch.Generator) -> Tensor:
     """Exchange random changed groups for random others, keep what lowers the margin.
 
     Args:
@@ -61,7 +61,9 @@ def search(meter: Meter, task: Task, best: Tensor, limit: Tensor, generator: tor
     return best
 
 
-def _start(meter: Meter, task: Task, best: Tensor, rows: Tensor, limit: Tensor, generator: torch.Generator) -> None:
+def _start(
+    meter: Meter, task: AttackTask, best: Tensor, rows: Tensor, limit: Tensor, generator: torch.Generator
+) -> None:
     """Where nothing is known: random orders of the groups, until a prefix of one changes the decision."""
     groups = task.domain.groups
     lengths = sorted({min(2**power, groups) for power in range(groups.bit_length() + 1)})
@@ -86,7 +88,9 @@ def _start(meter: Meter, task: Task, best: Tensor, rows: Tensor, limit: Tensor, 
         best[owner] = _put(task, task.images[owner], which, corners)
 
 
-def _improve(meter: Meter, task: Task, best: Tensor, rows: Tensor, limit: Tensor, generator: torch.Generator) -> None:
+def _improve(
+    meter: Meter, task: AttackTask, best: Tensor, rows: Tensor, limit: Tensor, generator: torch.Generator
+) -> None:
     """Search at smaller and smaller sizes, in place."""
     sizes = task.sizes(best)
     rows = rows[(sizes[rows] <= task.domain.groups) & (sizes > task.enough)[rows]]
@@ -106,7 +110,7 @@ def _improve(meter: Meter, task: Task, best: Tensor, rows: Tensor, limit: Tensor
         _give_up(task, best, sizes, walk, generator)
 
 
-def _round(meter: Meter, task: Task, walk: _Walk, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+def _round(meter: Meter, task: AttackTask, walk: _Walk, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
     """The best proposal of each row, its margin, and whether it changes the decision."""
     owner = walk.owner.repeat_interleave(PROPOSALS)
     support = changed_groups(task.domain, task.images[owner], walk.x.repeat_interleave(PROPOSALS, 0))
@@ -134,7 +138,7 @@ def _round(meter: Meter, task: Task, walk: _Walk, generator: torch.Generator) ->
 
 def _succeed(
     meter: Meter,
-    task: Task,
+    task: AttackTask,
     best: Tensor,
     sizes: Tensor,
     walk: _Walk,
@@ -164,7 +168,7 @@ def _succeed(
     _begin_at(task, best, walk, rows, (sizes[owner] // STEP).clamp(min=1), generator)
 
 
-def _give_up(task: Task, best: Tensor, sizes: Tensor, walk: _Walk, generator: torch.Generator) -> None:
+def _give_up(task: AttackTask, best: Tensor, sizes: Tensor, walk: _Walk, generator: torch.Generator) -> None:
     """After long without success begin anew, nearer to the size that is known to do."""
     rows = (walk.rounds >= PATIENCE).nonzero()[:, 0]
     if len(rows):
@@ -173,13 +177,15 @@ def _give_up(task: Task, best: Tensor, sizes: Tensor, walk: _Walk, generator: to
         _begin_at(task, best, walk, rows, ((sizes[owner] - now) // 2).clamp(min=1), generator)
 
 
-def _begin_at(task: Task, best: Tensor, walk: _Walk, rows: Tensor, fewer: Tensor, generator: torch.Generator) -> None:
+def _begin_at(
+    task: AttackTask, best: Tensor, walk: _Walk, rows: Tensor, fewer: Tensor, generator: torch.Generator
+) -> None:
     walk.x[rows] = _fewer(task, best, walk.owner[rows], fewer, generator)
     walk.margin[rows] = float("inf")
     walk.rounds[rows] = 0
 
 
-def _fewer(task: Task, best: Tensor, owner: Tensor, count: Tensor, generator: torch.Generator) -> Tensor:
+def _fewer(task: AttackTask, best: Tensor, owner: Tensor, count: Tensor, generator: torch.Generator) -> Tensor:
     """The best inputs of some images with ``count`` random changed groups put back."""
     support = changed_groups(task.domain, task.images[owner], best[owner])
     key = torch.rand(support.shape, generator=generator, device=support.device)
@@ -187,7 +193,7 @@ def _fewer(task: Task, best: Tensor, owner: Tensor, count: Tensor, generator: to
     return _put(task, best[owner], back & support, task.images[owner])
 
 
-def _corners(task: Task, owner: Tensor, generator: torch.Generator) -> Tensor:
+def _corners(task: AttackTask, owner: Tensor, generator: torch.Generator) -> Tensor:
     """Random ends of the ranges, ``[rows, values]``; where all values of a group stay as they are, the other ends."""
     domain = task.domain
     high = torch.rand(len(owner), task.images.shape[1], generator=generator, device=task.images.device) < 0.5
@@ -210,6 +216,6 @@ def _corners(task: Task, owner: Tensor, generator: torch.Generator) -> Tensor:
     return corner.scatter(1, members.flatten().expand(len(corner), -1), chosen.flatten(1))
 
 
-def _put(task: Task, x: Tensor, groups: Tensor, values: Tensor) -> Tensor:
+def _put(task: AttackTask, x: Tensor, groups: Tensor, values: Tensor) -> Tensor:
     """``x`` with the groups marked in ``groups`` (bool ``[rows, groups]``) set to ``values``."""
     return torch.where(task.values_of(groups), values, x)

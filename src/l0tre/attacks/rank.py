@@ -12,7 +12,7 @@ from torch import Tensor
 
 from l0tre.attacks.meter import Meter
 from l0tre.attacks.rows import lowest
-from l0tre.attacks.task import Task, Worker, keep_smaller
+from l0tre.attacks.task import AttackTask, Worker, keep_smaller
 from l0tre.exhaustive.accumulate import PREFIXES, accumulate, changed_groups, flipped, tighten
 from l0tre.exhaustive.describe import describe
 from l0tre.exhaustive.grid_scan import Level, make_level, solutions
@@ -30,7 +30,7 @@ TURN = 150  # passes of one turn: the last look at all groups begins before they
 class _Singles:
     """Scans all single groups of inputs, and says what that costs."""
 
-    def __init__(self, meter: Meter, task: Task) -> None:
+    def __init__(self, meter: Meter, task: AttackTask) -> None:
         grid = make_grid(task.domain, 1.0, colours="corners").to(task.images.device)
         engine = choose_engine(meter.network, task.domain, grid, meter.tuning)
         self.meter = meter
@@ -40,7 +40,7 @@ class _Singles:
         saving = describe(engine).saving if isinstance(self.scanner, WindowScanner) else 1.0
         self.cost = math.ceil(self.level.sets * self.level.points / saving)
 
-    def scan(self, task: Task, image: Tensor, inputs: Tensor, kept: int) -> GridProgress:
+    def scan(self, task: AttackTask, image: Tensor, inputs: Tensor, kept: int) -> GridProgress:
         """Rank the groups of inputs ``[rows, values]``, those of ``image``; at most ``most`` rows."""
         scan = self.scanner.prepare(inputs, task.specification.pick(image), decide=False)
         progress = begin(1, len(image), min(self.level.sets, kept), inputs.device)
@@ -52,7 +52,7 @@ class _Singles:
         return progress
 
 
-def rank(meter: Meter, task: Task, generator: torch.Generator) -> Worker:
+def rank(meter: Meter, task: AttackTask, generator: torch.Generator) -> Worker:
     """Try all single groups.
 
     Args:
@@ -98,7 +98,7 @@ def rank(meter: Meter, task: Task, generator: torch.Generator) -> Worker:
     return work
 
 
-def _accumulate(meter: Meter, task: Task, singles: _Singles, best: Tensor, rows: Tensor, limit: Tensor) -> None:
+def _accumulate(meter: Meter, task: AttackTask, singles: _Singles, best: Tensor, rows: Tensor, limit: Tensor) -> None:
     """The paper's attack, ranked by margin and by the label's score, within the limit; in place."""
     progress = singles.scan(task, rows, task.images[rows], task.domain.groups)
     for ranking in (progress.by_margin, progress.by_score):
@@ -123,7 +123,13 @@ def _accumulate(meter: Meter, task: Task, singles: _Singles, best: Tensor, rows:
 
 
 def _exchange(
-    meter: Meter, task: Task, singles: _Singles, best: Tensor, rows: Tensor, turn: Tensor, generator: torch.Generator
+    meter: Meter,
+    task: AttackTask,
+    singles: _Singles,
+    best: Tensor,
+    rows: Tensor,
+    turn: Tensor,
+    generator: torch.Generator,
 ) -> None:
     """Two groups out, any one in; in place.
 

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from l0tre.admission import admit
 from l0tre.attacks.meter import Meter
-from l0tre.attacks.task import Task
+from l0tre.attacks.task import AttackTask
 from l0tre.exhaustive.accumulate import changed_groups, flipped
 
 __all__ = ["revalue", "shrink"]
@@ -15,7 +15,7 @@ ARRAYS = 8  # arrays of an input's size that a step holds
 RATES = (0.5, 0.05)  # first and last step length, in shares of a value's range
 
 
-def revalue(meter: Meter, task: Task, owner: Tensor, inputs: Tensor, steps: int = STEPS) -> tuple[Tensor, Tensor]:
+def revalue(meter: Meter, task: AttackTask, owner: Tensor, inputs: Tensor, steps: int = STEPS) -> tuple[Tensor, Tensor]:
     """Lower the label's margin by changing values of the changed groups only.
 
     Args:
@@ -55,7 +55,7 @@ def revalue(meter: Meter, task: Task, owner: Tensor, inputs: Tensor, steps: int 
     return best, hit
 
 
-def shrink(meter: Meter, task: Task, best: Tensor, limit: Tensor) -> Tensor:
+def shrink(meter: Meter, task: AttackTask, best: Tensor, limit: Tensor) -> Tensor:
     """Put each changed group of the best inputs back in turn, and look for other values of the rest.
 
     Args:

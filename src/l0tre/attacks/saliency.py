@@ -7,7 +7,7 @@ from torch import Tensor
 
 from l0tre.admission import admit
 from l0tre.attacks.meter import Meter
-from l0tre.attacks.task import Task, keep_smaller
+from l0tre.attacks.task import AttackTask, keep_smaller
 from l0tre.exhaustive.accumulate import flipped, tighten
 
 __all__ = ["saliency"]
@@ -21,7 +21,7 @@ RESTORING = 0.1  # of the passes are kept for restoring groups
 LARGEST = 256  # restoring groups one by one is left out for inputs with more changed groups
 
 
-def saliency(meter: Meter, task: Task, best: Tensor, limit: Tensor) -> Tensor:
+def saliency(meter: Meter, task: AttackTask, best: Tensor, limit: Tensor) -> Tensor:
     """Descend from the originals to inputs with another decision and few changed groups.
 
     Args:
@@ -60,7 +60,7 @@ def saliency(meter: Meter, task: Task, best: Tensor, limit: Tensor) -> Tensor:
     return best
 
 
-def _descend(meter: Meter, task: Task, owner: Tensor, steps: int) -> Tensor:
+def _descend(meter: Meter, task: AttackTask, owner: Tensor, steps: int) -> Tensor:
     """The smallest adversarial input met on the way; the original where none was."""
     domain, images = task.domain, task.images
     open_ = torch.zeros(images.shape[1], dtype=torch.bool, device=images.device)
@@ -98,7 +98,7 @@ def _descend(meter: Meter, task: Task, owner: Tensor, steps: int) -> Tensor:
     return best
 
 
-def _smooth_slope(task: Task, change: Tensor) -> Tensor:
+def _smooth_slope(task: AttackTask, change: Tensor) -> Tensor:
     """Gradient of the mean over groups of ``n / (n + SMOOTHING)``, n the squared length of a group's change."""
     domain = task.domain
     own = torch.arange(domain.members.shape[1], device=change.device) < domain.sizes[:, None]

@@ -11,7 +11,7 @@ from l0tre.exhaustive.accumulate import changed_groups
 from l0tre.model.network import Network
 from l0tre.objective import Specification
 
-__all__ = ["LEVELS", "Task", "Worker", "keep_smaller", "levels_of", "rounded", "towards"]
+__all__ = ["LEVELS", "AttackTask", "Worker", "keep_smaller", "levels_of", "rounded", "towards"]
 
 # A method at work: from the best inputs so far ``[images, values]``, and the passes at which each image stops, int64
 # ``[images]``, to inputs that are no larger. It may keep what it knows from one call to the next.
@@ -21,7 +21,7 @@ LEVELS = 255  # of an 8-bit image whose values are from 0 to 1
 
 
 @dataclass(frozen=True)
-class Task:
+class AttackTask:
     """Inputs to attack, all on the network's device.
 
     Attributes:
@@ -38,7 +38,7 @@ class Task:
     enough: Tensor
     levels: int = 0
 
-    def part(self, rows: Tensor) -> "Task":
+    def part(self, rows: Tensor) -> "AttackTask":
         """The task for some of the images."""
         return replace(
             self, images=self.images[rows], specification=self.specification.pick(rows), enough=self.enough[rows]
@@ -70,7 +70,7 @@ def levels_of(domain: Domain, images: Tensor) -> int:
     return 1 if float(domain.high.max()) >= LEVELS or float(images.max()) >= 2 else LEVELS
 
 
-def keep_smaller(task: Task, old: Tensor, new: Tensor) -> Tensor:
+def keep_smaller(task: AttackTask, old: Tensor, new: Tensor) -> Tensor:
     """For each image the input with fewer changed groups, the old one on a tie; all ``[images, values]``."""
     return torch.where((task.sizes(new) < task.sizes(old))[:, None], new, old)
 

@@ -9,7 +9,7 @@ import torch
 from l0tre.attacks.auto import usable
 from l0tre.attacks.drive import block_size, carry_out
 from l0tre.attacks.meter import Meter, has_gradients
-from l0tre.attacks.task import Task
+from l0tre.attacks.task import AttackTask
 from l0tre.evaluation.ledger import Ledger
 
 __all__ = ["strengthen", "strengthen_again"]
@@ -39,7 +39,7 @@ def strengthen(ledger: Ledger) -> Iterator[None]:
         block = todo[start : start + size]
         began = time.monotonic()
         enough = torch.tensor([bounds[i].lower + 1 for i in block], device=problem.images.device)
-        task = Task(problem.images[block], problem.specification.pick(block), problem.domain, enough)
+        task = AttackTask(problem.images[block], problem.specification.pick(block), problem.domain, enough)
         meter = Meter(problem.network, len(block), problem.settings.memory_bytes, _patient(ledger), problem.tuning)
         outcome = carry_out(meter, task, names, budget, problem.settings.seed)
         for row, image in enumerate(block):
@@ -80,7 +80,7 @@ def strengthen_again(ledger: Ledger, images: Sequence[int], seconds: float, turn
         block, last = todo[start : start + size], time.monotonic()
         until = began + seconds * (start + len(block)) / len(todo)
         enough = torch.tensor([bounds[i].lower + 1 for i in block], device=problem.images.device)
-        task = Task(problem.images[block], problem.specification.pick(block), problem.domain, enough)
+        task = AttackTask(problem.images[block], problem.specification.pick(block), problem.domain, enough)
         known = problem.images[block].clone()
         for row, image in enumerate(block):
             if (witness := bounds[image].witness) is not None:
