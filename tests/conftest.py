@@ -1,5 +1,6 @@
 """What holds for all tests: one thread a process, the same random examples every time."""
 
+import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
 torch.set_num_threads(1)
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One process more than there are cores: those that test clusters and pages wait more than they work."""
+    return (os.cpu_count() or 1) + 1
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

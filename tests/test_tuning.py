@@ -41,6 +41,7 @@ LEAST = Tuning(
     box_images=PerDevice(1, 1),
     box_sets=2**10,
     box_values=2,
+    form_bytes=PerDevice(2**16, 2**16),
     window_share=0.01,
     meeting_share=0.0,
     block_sets=1,

@@ -67,6 +67,8 @@ class Tuning:
         box_images: Proved together by boxes, which take less memory.
         box_sets: Of one image that can all be listed as boxes; beyond, only cells are used.
         box_values: Of one set that may change; with more, a bound of a cell costs less than one of a box.
+        form_bytes: Of the forms of whole maps that are carried together: on a CPU more is slower, as memory that is
+            given back and taken again has to be cleared.
         window_share: Of a map that a pixel reaches, up to which forms are carried in windows.
         meeting_share: Of pairs of pixels that neurons see together, up to which boxes are bounded in windows.
         block_sets: Of all images that are proved together by boxes.
@@ -114,6 +116,7 @@ class Tuning:
     box_images: PerDevice = PerDevice(1, 256)
     box_sets: int = 2**22
     box_values: int = 12
+    form_bytes: PerDevice = PerDevice(2**27, 2**40)
     window_share: float = 0.5
     meeting_share: float = 0.5
     block_sets: int = 2**26

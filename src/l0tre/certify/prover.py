@@ -157,7 +157,8 @@ class Prover:
         if windowed is not None and self.by_windows(t):
             bounder = WindowBounder(windowed)
         else:
-            forms = make_form_instance(self.forward, self.prefix, instance, self.memory // 2)
+            budget = min(self.memory // 2, self.tuning.form_bytes.on(images.device))
+            forms = make_form_instance(self.forward, self.prefix, instance, budget)
             bounder = FormBounder(forms, windowed)
         search = BoxSearch(bounder, self.domain, self.batcher, t, self.tuning, keeps=keeps)
         for row, proof in enumerate(proofs):

@@ -13,7 +13,7 @@ from l0tre.halting import Halted
 
 __all__ = ["LevelProgress", "OnEvidence", "run_search"]
 
-MOMENT = 1.5  # seconds that the smallest first step of a session may take when it should stop already
+MOMENT = 1.0  # seconds that the smallest first step of a session may take when it should stop already
 
 # What is told of a proved level: ``t``, the place of the image, what its proof closed (``certify.proof``), ``None`` if
 # that was too much to be kept.

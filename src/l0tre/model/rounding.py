@@ -243,8 +243,10 @@ def _reach(operation: Operation, touched: list[Tensor]) -> Tensor:
         return touched[0]
     if isinstance(kind, Linear):
         plain = kind.absolute(operation, 1, False)
-        operation = replace(plain, tensors={key: torch.ones_like(value) for key, value in plain.tensors.items()})
-    return run_operation(operation, *(part.double() for part in touched)) > 0
+        # Sums of ones in float32 are positive wherever one term is, and take half the time of float64.
+        ones = {key: torch.ones_like(value, dtype=torch.float32) for key, value in plain.tensors.items()}
+        operation = replace(plain, tensors=ones)
+    return run_operation(operation, *(part.float() for part in touched)) > 0
 
 
 def _linear(operation: Operation, graph: Graph, inputs: list[Errors]) -> Errors:
