@@ -16,16 +16,12 @@ from tests.browser import started, tab_of
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
+# Whatever imports Ray first in this process: a session of l0tre listens on the loopback alone, and asks for this.
+os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
 # Several test processes with two threads each get in each other's way.
 torch.set_num_threads(1)
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """One process more than there are cores: those that test clusters and pages wait more than they work."""
-    return (os.cpu_count() or 1) + 1
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

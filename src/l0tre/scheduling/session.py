@@ -8,7 +8,7 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -93,7 +93,7 @@ def session(cluster: Cluster) -> Iterator[Any]:
         try:
             if folder is None:
                 _reach(cluster.address)
-                ray.init(cluster.address, **quiet)
+                _join(ray, cluster.address, quiet)
             else:
                 ray.init("local", include_dashboard=False, _node_ip_address=LOOPBACK, _temp_dir=folder, **quiet)
         except (ConnectionError, RuntimeError, TimeoutError, OSError, ValueError) as error:
@@ -106,6 +106,17 @@ def session(cluster: Cluster) -> Iterator[Any]:
         _show_messages(show=True)
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _join(ray: Any, address: str, quiet: Mapping[str, Any]) -> None:
+    """Connect to a cluster that is there; a busy one gets a second chance to begin a client's process in time."""
+    try:
+        ray.init(address, **quiet)
+    except ConnectionError as error:
+        if "Initialization failure" not in str(error):
+            raise
+        ray.shutdown()
+        ray.init(address, **quiet)
 
 
 def count_workers(ray: Any, cluster: Cluster) -> tuple[int, float]:
