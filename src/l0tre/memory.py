@@ -15,11 +15,12 @@ from l0tre.model.network import Network
 from l0tre.model.rounding import Peaks
 from l0tre.tuning import DEFAULT_TUNING, Tuning
 
-__all__ = ["Batcher", "default_budget", "parse_size"]
+__all__ = ["Batcher", "Portions", "default_budget", "parse_size"]
 
 SHARE = 0.25  # of the memory that is free at the start
 PART = 0.2  # of a time limit that a batch may take
 SLOW = 1.0  # seconds of a batch, after which the next ones are smaller
+TOO_LITTLE = "the device has too little memory for one input: use `device='cpu'`"
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -41,6 +42,45 @@ def default_budget(device: torch.device) -> int:
     if device.type == "cuda":
         return int(SHARE * torch.cuda.mem_get_info(device)[0])
     return int(SHARE * free_host_bytes())
+
+
+class Portions:
+    """Rows of work in batches that fit a memory budget, whatever a row takes; smaller ones after running out on a GPU.
+
+    Attributes:
+        budget: Bytes that a batch may take.
+        tuning: How large batches should be.
+        device: Where the work is done.
+        share: Of what should fit, that does.
+    """
+
+    def __init__(self, budget: int, tuning: Tuning, device: torch.device) -> None:
+        self.budget, self.tuning, self.device, self.share = budget, tuning, device, 1.0
+
+    def work_off(self, count: int, each: int, do: Callable[[int, int, int], None]) -> None:
+        """Do rows in batches.
+
+        Args:
+            count: Number of rows.
+            each: Bytes that one row takes.
+            do: Does the rows from its first argument up to its second; the third is how many a batch may have.
+
+        Raises:
+            ModelError: If there is too little memory for one row.
+        """
+        start = 0
+        while start < count:
+            useful = self.tuning.batch_bytes.on(self.device) // each
+            step = max(1, int(self.share * min(max(useful, self.tuning.least_rows), self.budget // each)))
+            try:
+                do(start, min(start + step, count), step)
+            except torch.OutOfMemoryError as error:
+                if step == 1:
+                    raise ModelError(TOO_LITTLE) from error
+                torch.cuda.empty_cache()
+                self.share /= 2
+                continue
+            start += step
 
 
 class Batcher:
@@ -122,7 +162,7 @@ class Batcher:
                 scores[start:stop] = self.network.scores(x) if peaks is None else self.network.watched_scores(x, peaks)
             except torch.OutOfMemoryError as error:
                 if self.rows == 1:
-                    raise ModelError("the device has too little memory for one input: use `device='cpu'`") from error
+                    raise ModelError(TOO_LITTLE) from error
                 torch.cuda.empty_cache()
                 self.rows //= 2
                 continue

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,10 +13,10 @@ from torch import Tensor, nn
 
 import l0tre
 from l0tre.domain import Domain, make_domain
-from l0tre.exhaustive import window_scan
+from l0tre.exhaustive import settled, window_scan
 from l0tre.exhaustive.grid_scan import Chunk, Level, make_level, scan, scan_sets, solutions
-from l0tre.exhaustive.scanner import choose_engine
-from l0tre.exhaustive.window_scan import WindowScanner, supports
+from l0tre.exhaustive.scanner import Engine, ForwardScanner, choose_engine, make_scanner
+from l0tre.exhaustive.window_scan import WindowScanner
 from l0tre.grid import make_grid
 from l0tre.locality.interactions import interactions
 from l0tre.locality.local_part import LocalPlan, Span, plan_local, reach, spans
@@ -163,10 +164,11 @@ def _compare(
     if setup is None:
         return None
     locality, level, batcher, x, labels = setup
-    if not supports(locality, t):
+    scanner, _, _ = make_scanner(Engine(locality, ""), level, batcher, 2**26)
+    if isinstance(scanner, ForwardScanner):
         return None
     wanted = scan(batcher, level, x, AllRivals(labels), 0, level.sets)
-    found = WindowScanner(locality, level, batcher, 2**22).prepare(x, AllRivals(labels))
+    found = replace(scanner, budget=2**22).prepare(x, AllRivals(labels))
     middle = int(split * level.sets)
     size = float(wanted.margin.abs().max() + wanted.score.abs().max())
     ranges = [r for r in ((0, middle), (middle, level.sets)) if r[0] < r[1]]
@@ -238,7 +240,7 @@ def test_doubtful_sets_are_decided_by_forward_passes(monkeypatch: pytest.MonkeyP
 
     real = scan_sets
     ready = WindowScanner(locality, level, batcher, 2**22).prepare(x, AllRivals(labels))
-    monkeypatch.setattr(window_scan, "scan_sets", counted)
+    monkeypatch.setattr(settled, "scan_sets", counted)
     monkeypatch.setattr(RoundOff, "error", lambda *_: Error(math.inf, math.inf))
     found = ready(0, level.sets)
     wanted = scan(batcher, level, x, AllRivals(labels), 0, level.sets)

@@ -11,8 +11,7 @@ from l0tre.exhaustive.describe import describe
 from l0tre.exhaustive.grid_scan import Level, make_level
 from l0tre.exhaustive.progress import GridProgress, advance, begin
 from l0tre.exhaustive.ranking import Ranking
-from l0tre.exhaustive.scanner import choose_engine, make_scanner
-from l0tre.exhaustive.window_scan import WindowScanner
+from l0tre.exhaustive.scanner import ForwardScanner, choose_engine, make_scanner
 from l0tre.grid import make_grid
 
 __all__ = ["exact", "greedy"]
@@ -69,7 +68,7 @@ def _levels(meter: Meter, task: AttackTask, best: Tensor, limit: Tensor, *, accu
             break
         level = make_level(task.domain, grid, t)
         scanner, most, width = make_scanner(engine, level, meter.batcher, meter.memory, meter.tuning)
-        saving = describe(engine).saving if isinstance(scanner, WindowScanner) else 1.0
+        saving = describe(engine).saving if not isinstance(scanner, ForwardScanner) else 1.0
         cost = math.ceil(level.sets * level.points / saving) + 2  # the best of each ranking is looked at again
         sizes = task.sizes(best)
         affordable = meter.spent + cost <= limit

@@ -17,8 +17,7 @@ from l0tre.exhaustive.accumulate import PREFIXES, accumulate, changed_groups, fl
 from l0tre.exhaustive.describe import describe
 from l0tre.exhaustive.grid_scan import Level, make_level, solutions
 from l0tre.exhaustive.progress import GridProgress, advance, begin
-from l0tre.exhaustive.scanner import Scanner, choose_engine, make_scanner
-from l0tre.exhaustive.window_scan import WindowScanner
+from l0tre.exhaustive.scanner import ForwardScanner, Scanner, choose_engine, make_scanner
 from l0tre.grid import make_grid
 from l0tre.rules import Free
 
@@ -37,7 +36,7 @@ class _Singles:
         self.level: Level = make_level(task.domain, grid, 1)
         made: tuple[Scanner, int, int] = make_scanner(engine, self.level, meter.batcher, meter.memory, meter.tuning)
         self.scanner, self.most, self.width = made
-        saving = describe(engine).saving if isinstance(self.scanner, WindowScanner) else 1.0
+        saving = describe(engine).saving if not isinstance(self.scanner, ForwardScanner) else 1.0
         self.cost = math.ceil(self.level.sets * self.level.points / saving)
 
     def scan(self, task: AttackTask, image: Tensor, inputs: Tensor, kept: int) -> GridProgress:

@@ -4,8 +4,9 @@ import math
 from dataclasses import dataclass
 
 from l0tre.exhaustive.scanner import Engine
+from l0tre.locality.differences import boxes
 from l0tre.locality.local_part import LocalPlan, Span, spans
-from l0tre.model.graph import Graph, Operation
+from l0tre.model.graph import Operation
 
 __all__ = ["Description", "LayerReach", "describe"]
 
@@ -92,20 +93,26 @@ def _layer(plan: LocalPlan, place: int) -> LayerReach:
 
 
 def _saving(plan: LocalPlan, layers: tuple[LayerReach, ...]) -> float:
-    whole = sum(_products(plan.graph, place, 1.0) for place in range(1, len(plan.graph.operations)))
-    cropped = 0.0
-    for place in range(1, len(plan.graph.operations)):
-        if place <= plan.cut:
-            share = layers[place].share
-        else:
-            share = layers[plan.cut].share if plan.head == "linear" and place == plan.tail - 1 else 1.0
-        cropped += _products(plan.graph, place, share)
+    operations = plan.graph.operations
+    if plan.head == "map":
+        height, width = plan.graph.input_shape[1:]
+        reached = boxes(plan.graph, (Span(height // 2, height // 2), Span(width // 2, width // 2)))
+        shares = [
+            1.0 if box is None else box[0].size * box[1].size / math.prod(operation.shape[1:])
+            for operation, box in zip(operations, reached, strict=True)
+        ]
+    else:
+        cut = layers[plan.cut].share
+        head = cut if plan.head == "linear" else 1.0
+        shares = [layer.share for layer in layers]
+        shares += [head if place == plan.tail - 1 else 1.0 for place in range(plan.cut + 1, len(operations))]
+    whole = sum(_products(operation, 1.0) for operation in operations)
+    cropped = sum(_products(operation, share) for operation, share in zip(operations, shares, strict=True))
     return whole / max(cropped, 1.0)
 
 
-def _products(graph: Graph, place: int, share: float) -> float:
+def _products(operation: Operation, share: float) -> float:
     """Multiplications of an operation when a share of its positions (for a dense layer: of its inputs) is computed."""
-    operation = graph.operations[place]
     if operation.kind == "conv":
         return share * operation.tensors["weight"].numel() * operation.shape[1] * operation.shape[2]
     return share * operation.tensors["weight"].numel() if operation.kind == "linear" else 0.0

@@ -133,9 +133,12 @@ def scan_sets(
     images: Tensor,
     specification: Specification,
     sets: Tensor,
-    rounding: RoundOff | None,
+    rounding: RoundOff | Error | None,
 ) -> Chunk:
-    """As :func:`scan`, for any sets by their numbers (int64 ``[sets]``), with what :func:`round_off_of` gives."""
+    """As :func:`scan`, for any sets by their numbers (int64 ``[sets]``), with what :func:`round_off_of` gives.
+
+    Or with what float32 can do to a score at any of their grid points, if that is known.
+    """
     # All points of several sets at once, or one set in blocks of points when it alone exceeds a batch.
     block = min(level.points, max(1, batcher.rows))
     best: Chunk | None = None
@@ -169,7 +172,7 @@ def _scan_points(
     specification: Specification,
     sets: Tensor,
     points: tuple[int, int],
-    rounding: RoundOff | None,
+    rounding: RoundOff | Error | None,
 ) -> Chunk:
     count, width, rows_each = len(images), len(sets), points[1] - points[0]
     device = images.device
@@ -190,7 +193,7 @@ def _scan_points(
     specification = specification.repeat(per_image)
     # A function has no error that is known: its own scores count, but for ties.
     met = {number: float(value) for number, value in peaks.values.items()}
-    error = None if rounding is None else rounding.error(met, level.t)
+    error = rounding.error(met, level.t) if isinstance(rounding, RoundOff) else rounding
     safe = _decided(batcher, level.domain, scores, specification, make, error)
     reduced = reduce_points(scores, specification, (count, width, rows_each), safe)
     return replace(

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from l0tre.domain import Domain
+from l0tre.exhaustive.difference_scan import DifferenceScanner
 from l0tre.exhaustive.grid_scan import Chunk, Level, round_off_of, scan_sets
 from l0tre.exhaustive.window_scan import WindowScanner, supports
 from l0tre.locality.local_part import plan_local
@@ -111,6 +112,10 @@ def make_scanner(
     """
     whole = level.sets * level.points
     locality = engine.locality
+    if locality is not None and locality.plan.head == "map" and level.t == 1:
+        differences = DifferenceScanner(locality.plan.graph, level, batcher, budget, tuning)
+        points = differences.step_points()
+        return differences, max(1, points // whole), max(1, points // level.points)
     if locality is not None and supports(locality, level.t, tuning):
         each = table_bytes(locality, level.t)
         points = tuning.grid_step_points[level.t - 1].on(level.grid.device)

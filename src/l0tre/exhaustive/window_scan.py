@@ -1,39 +1,31 @@
 """Sensitivities from windows (crop) and sums (add) instead of whole forward passes; the same numbers."""
 
 import itertools
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from l0tre.exhaustive.grid_scan import Chunk, Level, checked, reduce_points, round_off_of, scan_sets
+from l0tre.exhaustive.grid_scan import Chunk, Level, reduce_points
+from l0tre.exhaustive.settled import FIELDS, Work, settled
 from l0tre.exhaustive.subsets import unrank
 from l0tre.locality.interactions import Pattern, interactions, make_patterns
-from l0tre.locality.single_pixels import Locality, PixelEffects, meet, phases, seed, single_changes, single_sites
-from l0tre.locality.windows import Base, base_values, carry, finish, paste
+from l0tre.locality.single_pixels import Locality, PixelEffects, meet, single_changes
+from l0tre.locality.windows import Base, base_values, finish
 from l0tre.memory import Batcher
-from l0tre.model.network import exact_float32
 from l0tre.model.rounding import Error, RoundOff
 from l0tre.objective import Specification
 from l0tre.tuning import DEFAULT_TUNING, Tuning
 
 __all__ = ["WindowScanner", "supports"]
 
-FIRST_MAPS = 16  # on a CPU, in the first part, which tells how many the next ones may have
-SLOW = 0.5  # seconds of a part, after which the next ones are smaller
-PROBES = 4  # sets in the middle and at the end (neighbours) that are looked at both ways before any is trusted
-
-FIELDS = ("score", "score_point", "margin", "margin_point", "safe")
-
 
 def supports(locality: Locality, t: int, tuning: Tuning = DEFAULT_TUNING) -> bool:
     """Whether level ``t`` can be done this way."""
-    if t == 1:
-        return True
-    return locality.plan.head != "map" and (t == 2 or (t == 3 and locality.domain.groups <= tuning.paired_groups))
+    most = 3 if locality.domain.groups <= tuning.paired_groups else 2
+    return locality.plan.head != "map" and t <= most
 
 
 @dataclass(frozen=True)
@@ -53,10 +45,6 @@ class _Layout:
     summed: Tensor
     patterns: list[Pattern]
     order: Tensor
-
-
-# From claims and a range of sets to their chunk, in which nothing is called safe yet.
-Work = Callable[[Specification, int, int], Chunk]
 
 
 @dataclass(frozen=True)
@@ -111,53 +99,14 @@ class WindowScanner:
             decide: See ``engine.Scanner``.
 
         Returns:
-            A function from a range of sets to their chunk, as ``scan`` gives it. It uses whole forward passes where
-            windows do not give the same numbers (weights so large that sums in another order differ) or do not fit the
-            device's memory.
+            A function from a range of sets to their chunk, as ``scan`` gives it (see ``settled``).
         """
-        rounding = round_off_of(self.batcher, self.level.domain, images)
 
-        def forward(start: int, stop: int) -> Chunk:
-            sets = torch.arange(start, stop, device=images.device)
-            return scan_sets(self.batcher, self.level, images, specification, sets, rounding if decide else None)
+        def make(rounding: RoundOff) -> tuple[Work, Callable[[], Error]]:
+            work, base = self._tables(images)
+            return work, lambda: self._error(base, rounding)
 
-        if rounding is None:
-            return forward
-
-        try:
-            with exact_float32(images.device):
-                work, base = self._tables(images)
-                if not self._agrees(work, base, images, specification, rounding):
-                    return forward
-        except torch.OutOfMemoryError:
-            torch.cuda.empty_cache()
-            return forward
-
-        @torch.inference_mode()
-        def windows(start: int, stop: int) -> Chunk:
-            try:
-                with exact_float32(images.device):
-                    return self._settle(work(specification, start, stop), base, images, specification, rounding, decide)
-            except torch.OutOfMemoryError:
-                torch.cuda.empty_cache()
-                return forward(start, stop)
-
-        return windows
-
-    def _agrees(self, work: Work, base: Base, images: Tensor, specification: Specification, rounding: RoundOff) -> bool:
-        """Whether a few sets of the first image have the same numbers both ways, within what is in doubt."""
-        for end in (self.level.sets // 2, self.level.sets):
-            sets = torch.arange(max(0, end - PROBES), end, device=images.device)
-            if not len(sets):
-                continue
-            found = work(specification, end - len(sets), end)
-            exact = scan_sets(self.batcher, self.level, images[:1], specification.pick(slice(0, 1)), sets, rounding)
-            allowed = self._error(base, rounding).band
-            margin = (found.margin[0] - exact.margin[0]).abs() <= allowed
-            score = (found.score[0] - exact.score[0]).abs() <= allowed
-            if not bool(margin.all() & score.all()):
-                return False
-        return True
+        return settled(self.batcher, self.level, images, specification, make, decide=decide)
 
     def _error(self, base: Base, rounding: RoundOff) -> Error:
         """What float32 can do to a score that windows give, from the largest values that were met so far."""
@@ -175,32 +124,11 @@ class WindowScanner:
         """What the images' sets share, bound to the function that goes through the sets."""
         plan, t = self.locality.plan, self.level.t
         base = base_values(plan, images.reshape(-1, *plan.graph.input_shape))
-        if plan.head == "map":
-            return partial(self._scan_maps, PixelEffects(images, base, base.head, {})), base
         singles = single_changes(self.locality, images, base, keep=t > 1, budget=self.work)
         if t == 1:
             return partial(self._scan_singles, singles), base
         tables = self._pairs(singles) if t == 3 else _Tables(singles, torch.empty(0), torch.empty(0))
         return partial(self._scan_sets, tables), base
-
-    def _settle(
-        self, chunk: Chunk, base: Base, images: Tensor, specification: Specification, rounding: RoundOff, decide: bool
-    ) -> Chunk:
-        """Decide what is too close to call by whole forward passes."""
-        chunk, error = checked(chunk, self.level), self._error(base, rounding)
-        safe = chunk.margin > error.band
-        close = ~safe & ~(chunk.margin < -error.band)
-        chunk = replace(chunk, safe=safe, error=error.margin)
-        for row in close.any(1).nonzero()[:, 0].tolist():
-            column = close[row].nonzero()[:, 0]
-            sets = chunk.sets[column]
-            one = slice(row, row + 1)
-            whole = rounding if decide else None
-            exact = scan_sets(self.batcher, self.level, images[one], specification.pick(one), sets, whole)
-            for name in FIELDS:
-                getattr(chunk, name)[row, column] = getattr(exact, name)[0]
-            chunk = replace(chunk, error=max(chunk.error, exact.error))
-        return chunk
 
     def _scan_singles(self, singles: PixelEffects, specification: Specification, start: int, stop: int) -> Chunk:
         images, _, points, features = singles.head.shape
@@ -213,37 +141,6 @@ class WindowScanner:
             scores = finish(self.locality.plan, head.reshape(-1, features), singles.base.peaks)
             parts.append(_reduce(scores, specification, (images, last - first, points)))
         return _join(parts, torch.arange(start, stop, device=specification.labels.device))
-
-    def _scan_maps(self, whole: PixelEffects, specification: Specification, start: int, stop: int) -> Chunk:
-        """Single groups when what is after the cut needs its whole map."""
-        plan = self.locality.plan
-        count, points = len(whole.images), self.locality.grid.shape[1]
-        largest = max(torch.Size(operation.shape).numel() for operation in plan.graph.operations[plan.cut :])
-        step = max(1, self.work // (16 * count * points * largest))
-        parts, visited = [], []
-        for phase, every in phases(self.locality):
-            groups = every[(every >= start) & (every < stop)]
-            sites = single_sites(self.locality, phase, groups, plan.cut)
-            for first in range(0, len(groups), step):
-                some, here = groups[first : first + step], sites.part(first, first + step)
-                change = carry(plan, whole.base, here, 0, seed(self.locality, whole.images, some))
-                maps = paste(plan, whole.base, here, change)
-                scores = self._finish(maps.flatten(0, 2), whole.base)
-                parts.append(_reduce(scores, specification, (count, len(some), points)))
-                visited.append(some)
-        order = torch.cat(visited).argsort().to(specification.labels.device)
-        return _join(parts, torch.arange(start, stop, device=specification.labels.device), order)
-
-    def _finish(self, maps: Tensor, base: Base) -> Tensor:
-        """Scores from whole maps, in parts that take no longer than batches of forward passes should."""
-        parts, start, size = [], 0, len(maps) if maps.device.type != "cpu" else FIRST_MAPS
-        while start < len(maps):
-            self.batcher.pulse()
-            began = time.monotonic()
-            parts.append(finish(self.locality.plan, maps[start : start + size], base.peaks))
-            start += size
-            size = max(1, size // 2) if time.monotonic() - began > SLOW else 2 * size
-        return torch.cat(parts)
 
     def _pairs(self, singles: PixelEffects) -> _Tables:
         """Interactions of all pairs that have one, after a row of zeros."""

@@ -9,7 +9,7 @@ the values that it is added to: even half precision, scaled so that small number
 thousandth of a score to three digits, where the score itself would have lost it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -18,16 +18,31 @@ from torch import Tensor
 
 from l0tre.locality.fused import fused_change
 from l0tre.locality.local_part import Span, is_local, local_place, need, reach
-from l0tre.locality.windows import Box, shifted
+from l0tre.locality.own_padding import pad_inside
+from l0tre.locality.windows import Box, shifted, sums_products
 from l0tre.model.graph import Graph, Operation, run_operation
 from l0tre.model.network import exact_float32
 from l0tre.model.operations import KINDS
 from l0tre.model.operations.conv import convolve
 from l0tre.model.operations.kind import Curve, Join, Linear, LinearBounds, Selection
 
-__all__ = ["FLOAT32", "HALF", "Differences", "Precision", "boxes", "make_differences", "output_change", "row_bytes"]
+__all__ = [
+    "FLOAT32",
+    "HALF",
+    "Differences",
+    "Precision",
+    "Watch",
+    "boxes",
+    "make_differences",
+    "output_change",
+    "row_bytes",
+]
 
 LARGE = 6e4  # half precision ends at 65504
+
+# The position of an operation, which of its inputs, and its change: ``[rows, C, rows of the box, columns of the box]``
+# or ``[rows, *shape]``.
+Watch = Callable[[int, int, Tensor], None]
 
 
 @dataclass(frozen=True)
@@ -52,7 +67,7 @@ class Differences:
     """A network around one image.
 
     Attributes:
-        graph: Its operations in float32.
+        graph: Its operations in float32; convolutions pad by themselves.
         constants: The operations without additive constants, in the precision of the differences, by position.
         base: Output of every operation for the unchanged image, float32 ``[1, *shape]``.
         precision: Of the differences.
@@ -76,6 +91,7 @@ def make_differences(graph: Graph, image: Tensor, precision: Precision) -> Diffe
     Returns:
         The network around it.
     """
+    graph = pad_inside(graph)
     with exact_float32(image.device):
         values = [_arranged(image[None], precision)]
         for operation in graph.operations[1:]:
@@ -93,8 +109,8 @@ def make_differences(graph: Graph, image: Tensor, precision: Precision) -> Diffe
 
 
 def _arranged(x: Tensor, precision: Precision) -> Tensor:
-    """In half precision maps and kernels with their channels last, as a GPU's tensor cores take them."""
-    last = precision.dtype == torch.float16 and x.ndim == 4
+    """Maps and kernels with their channels last in half precision, as a GPU's tensor cores take them, and on a CPU."""
+    last = x.ndim == 4 and (precision.dtype == torch.float16 or not x.is_cuda)
     return x.contiguous(memory_format=torch.channels_last) if last else x
 
 
@@ -158,7 +174,7 @@ def row_bytes(graph: Graph, where: Sequence[Box | None], precision: Precision) -
 
 
 @torch.inference_mode()
-def output_change(around: Differences, change: Tensor, where: Sequence[Box | None]) -> Tensor:
+def output_change(around: Differences, change: Tensor, where: Sequence[Box | None], see: Watch | None = None) -> Tensor:
     """What changes of the input do to the output.
 
     Args:
@@ -166,6 +182,7 @@ def output_change(around: Differences, change: Tensor, where: Sequence[Box | Non
         change: Difference to the image, float32 ``[rows, C, rows of the box, columns of the box]``, or ``[rows,
             *input_shape]`` where the input's box is everything.
         where: What :func:`boxes` gives.
+        see: Shown the changes of what every operation reads that is not linear.
 
     Returns:
         float32 ``[rows, *output_shape]``; not finite where half precision does not suffice.
@@ -178,14 +195,21 @@ def output_change(around: Differences, change: Tensor, where: Sequence[Box | Non
             sources = [values[source] for source in operation.inputs]
             origins = [where[source] for source in operation.inputs]
             box = where[place]
+            if see is not None and not isinstance(KINDS[operation.kind], Linear):
+                for slot, value in enumerate(sources):
+                    see(place, slot, value)
+            # What a convolution or a dense layer gives is a tensor of its own.
+            source = operation.inputs[0]
+            spare = source > 0 and last[source] == place and sums_products(graph.operations[source])
             if box is None:
                 spread = [
                     _whole(value, origin, graph.operations[source].shape)
                     for value, origin, source in zip(sources, origins, operation.inputs, strict=True)
                 ]
-                values[place] = _step(around, place, spread)
+                values[place] = _step(around, place, spread, spare)
             else:
-                values[place] = _window_step(around, place, sources, [o for o in origins if o is not None], box)
+                known = [origin for origin in origins if origin is not None]
+                values[place] = _window_step(around, place, sources, known, box, spare)
             for source in {*operation.inputs}:
                 if last[source] == place:
                     del values[source]
@@ -205,15 +229,15 @@ def _part(value: Tensor, box: Box) -> Tensor:
 
 
 def _window_step(
-    around: Differences, place: int, sources: Sequence[Tensor], origins: Sequence[Box], box: Box
+    around: Differences, place: int, sources: Sequence[Tensor], origins: Sequence[Box], box: Box, spare: bool
 ) -> Tensor:
-    """One operation in windows."""
+    """One operation in windows; ``spare`` says that nothing else reads what it reads."""
     operation, source = around.graph.operations[place], around.graph.operations[place].inputs[0]
     kind, plain = KINDS[operation.kind], around.constants[place]
     first, origin = sources[0], origins[0]
     if isinstance(kind, Curve):
         before, after = (_part(around.base[of], box) for of in (source, place))
-        return _curve(operation, shifted(first, origin, box), before, after, around.precision)
+        return _curve(operation, shifted(first, origin, box), before, after, around.precision, spare)
     if isinstance(kind, Linear) and isinstance(kind.place, Join):
         parts = [shifted(value, now, box) for value, now in zip(sources, origins, strict=True)]
         return kind.place.combine(operation, parts, 1)
@@ -254,13 +278,13 @@ def _extent(operation: Operation, axis: int) -> int:
     return (window.kernel - 1) * window.dilation + 1
 
 
-def _step(around: Differences, place: int, sources: Sequence[Tensor]) -> Tensor:
-    """One operation on whole values."""
+def _step(around: Differences, place: int, sources: Sequence[Tensor], spare: bool) -> Tensor:
+    """One operation on whole values; see :func:`_window_step`."""
     operation, precision = around.graph.operations[place], around.precision
     kind = KINDS[operation.kind]
     before = [around.base[source] for source in operation.inputs]
     if isinstance(kind, Curve):
-        return _curve(operation, sources[0], before[0], around.base[place], precision)
+        return _curve(operation, sources[0], before[0], around.base[place], precision, spare)
     if isinstance(kind, Linear) and isinstance(kind.bounds, LinearBounds):
         return run_operation(around.constants[place], *sources)
     if operation.kind == "mul":
@@ -274,8 +298,10 @@ def _step(around: Differences, place: int, sources: Sequence[Tensor]) -> Tensor:
     return (after * precision.scale).to(precision.dtype)
 
 
-def _curve(operation: Operation, change: Tensor, before: Tensor, after: Tensor, precision: Precision) -> Tensor:
-    """An elementwise operation: what it makes of a change of its input.
+def _curve(
+    operation: Operation, change: Tensor, before: Tensor, after: Tensor, precision: Precision, spare: bool
+) -> Tensor:
+    """An elementwise operation: what it makes of a change of its input, in whose place it may stand if that is spare.
 
     ReLU and clip move the change to where the limits are, so that nothing large is added and taken off again.
     """
@@ -291,7 +317,7 @@ def _curve(operation: Operation, change: Tensor, before: Tensor, after: Tensor, 
             low, high = (_stored(limit - before, precision) for limit in limits)
             gone = before - after
         low, gone = _stored(low, precision), _stored(gone, precision)
-        return change.clamp(min=low, max=high).add_(gone)
+        return torch.clamp(change, low, high, out=change if spare else None).add_(gone)
     if change.dtype == torch.float32:
         return run_operation(operation, change + before).sub_(after)
     value = run_operation(operation, change / precision.scale + before)

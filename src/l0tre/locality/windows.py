@@ -29,7 +29,6 @@ __all__ = [
     "convolve_window",
     "finish",
     "inside",
-    "paste",
     "patches",
     "shifted",
     "sums_products",
@@ -45,8 +44,7 @@ class Base:
 
     Attributes:
         maps: Output of every operation up to the cut, each ``[images, C, H, W]``.
-        head: Output of the layer after the cut (``linear`` or ``mean``), ``[images, features]``; for another head the
-            cut's map.
+        head: Output of the layer after the cut (``linear`` or ``mean``), ``[images, features]``.
         peaks: The largest values at what operations that are not linear read, by their number (see ``rounding.bends``).
         changes: Likewise the largest changes of these values that were met in windows.
         rests: Likewise the largest rests of pairs (see ``rests``).
@@ -112,7 +110,7 @@ def base_values(plan: LocalPlan, images: Tensor) -> Base:
     """Run the unchanged images.
 
     Args:
-        plan: The local part.
+        plan: The local part; its head is not ``map``.
         images: float32 ``[images, C, H, W]``.
 
     Returns:
@@ -121,8 +119,7 @@ def base_values(plan: LocalPlan, images: Tensor) -> Base:
     values: dict[int, Tensor] = {0: images}
     for place, operation in enumerate(plan.graph.operations[1 : plan.tail], start=1):
         values[place] = run_operation(operation, *(values[source] for source in operation.inputs))
-    head = values[plan.tail - 1]
-    base = Base(tuple(values[place] for place in range(plan.cut + 1)), head if plan.head == "map" else head.flatten(1))
+    base = Base(tuple(values[place] for place in range(plan.cut + 1)), values[plan.tail - 1].flatten(1))
     for place, number in plan.bends.items():
         operation = plan.graph.operations[place]
         if place <= plan.cut:
@@ -336,34 +333,12 @@ def apply_head(plan: LocalPlan, sites: Sites, change: Tensor) -> Tensor:
     return torch.bmm(flat, matrix).reshape(count, images, variants, -1).transpose(0, 1)
 
 
-def paste(plan: LocalPlan, base: Base, sites: Sites, change: Tensor) -> Tensor:
-    """The cut's whole maps with the change added.
-
-    Args:
-        plan: The local part.
-        base: The unchanged images.
-        sites: Where; the window is that of the cut.
-        change: ``[images, sites, variants, C, rows, columns]``.
-
-    Returns:
-        ``[images, sites, variants, C, H, W]``.
-    """
-    rows, columns, outside = sites.positions(plan, plan.cut, sites.box(plan.cut), change.device)
-    images, count, variants, channels = change.shape[:4]
-    height, width = plan.graph.operations[plan.cut].shape[1:]
-    if outside is not None:  # a spare row takes what hangs over the edge, where the change is zero
-        rows = torch.where(outside, height, rows)
-    sheet = torch.zeros(count, height + 1, width, images, variants, channels, device=change.device)
-    sheet[torch.arange(count, device=change.device)[:, None, None], rows, columns] = change.permute(1, 4, 5, 0, 2, 3)
-    return sheet[:, :height].permute(3, 0, 4, 5, 1, 2) + base.maps[plan.cut][:, None, None]
-
-
 def finish(plan: LocalPlan, head: Tensor, peaks: Peaks) -> Tensor:
     """Run the rest of the network.
 
     Args:
         plan: The local part.
-        head: Output of the head ``[rows, features]``, or the cut's whole map ``[rows, C, H, W]``.
+        head: Output of the head, ``[rows, features]``.
         peaks: Receives the largest values on the way.
 
     Returns:

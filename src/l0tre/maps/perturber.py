@@ -1,7 +1,7 @@
 """What changes of single groups do to the observed number, any groups to any of their values."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -9,26 +9,14 @@ from torch import Tensor
 from l0tre.admission import admit
 from l0tre.domain import Domain
 from l0tre.errors import ModelError
-from l0tre.locality.differences import (
-    FLOAT32,
-    HALF,
-    Differences,
-    boxes,
-    make_differences,
-    output_change,
-    row_bytes,
-)
-from l0tre.locality.local_part import Span
+from l0tre.locality.differences import FLOAT32, HALF
+from l0tre.locality.group_changes import GroupChanges
 from l0tre.maps.observed import Observed
+from l0tre.memory import Portions
 from l0tre.rules import Free
-from l0tre.tuning import DEFAULT_TUNING, PerDevice, Tuning
+from l0tre.tuning import DEFAULT_TUNING, Tuning
 
 __all__ = ["Perturber"]
-
-# Rows that should lie in one block of the image: with fewer a device idles, with more windows are large.
-BLOCK_ROWS = PerDevice(32, 256)
-SMALLEST_BLOCK = PerDevice(2, 16)
-Box = tuple[Span, Span]
 
 
 class Perturber:
@@ -76,18 +64,22 @@ class Perturber:
         self.observed, self.domain, self.grid = observed, domain.to(device), grid.to(device)
         self.image = image.to(device).flatten()
         self.pulse, self.budget, self.tuning = pulse, budget, tuning
-        self.device, self.share = device, 1.0
+        self.device, self.portions = device, Portions(budget, tuning, device)
         self.evaluations = self.ranked = 0
         self.base = float(observed.number(image.to(device)[None])[0])
         if not math.isfinite(self.base):
             raise ModelError(f"the {observed.words} is {self.base} for the image itself: check the model")
+        self.exact: GroupChanges | None = None
+        self.fast: GroupChanges | None = None
         # Lists of values and directions need the whole input to be looked at.
-        graph = observed.graph if isinstance(domain.rules, Free) else None
-        self.corners = None if graph is None else _corners(domain, graph.input_shape)
-        self.exact = None if graph is None else make_differences(graph, image.to(device), FLOAT32)
-        self.fast: Differences | None = None
-        if graph is not None and halves and device.type == "cuda":
-            self.fast = make_differences(graph, image.to(device), HALF)
+        if observed.graph is not None and isinstance(domain.rules, Free):
+            around = (observed.graph, self.domain, self.grid, image.to(device), self.portions)
+            self.exact = GroupChanges(*around, FLOAT32, self._pulse)
+            if halves and device.type == "cuda":
+                self.fast = GroupChanges(*around, HALF, self._pulse)
+
+    def _pulse(self) -> None:
+        self.pulse()
 
     def around(self, image: Tensor) -> "Perturber":
         """The same of another image, float32 ``[values]`` on the network's device; its evaluations go on from these."""
@@ -97,6 +89,11 @@ class Perturber:
         )  # fmt: skip
         other.evaluations = self.evaluations
         return other
+
+    @property
+    def corners(self) -> Tensor | None:
+        """Where groups are on the map, see ``GroupChanges``; ``None`` if that is of no use."""
+        return None if self.exact is None else self.exact.corners
 
     @property
     def halves(self) -> bool:
@@ -122,13 +119,8 @@ class Perturber:
             self.ranked += len(groups)
         else:
             self.evaluations += len(groups)
-        found = torch.empty(len(groups), device=self.device)
-        around = self.fast if half else self.exact
-        if around is None:
-            self._whole(found, groups, points)
-        else:
-            for rows, box in self._blocks(groups):
-                self._windows(found, around, groups, points, rows, box)
+        changes = self.fast if half else self.exact
+        found = self._whole(groups, points) if changes is None else changes.outputs(groups, points)[:, 0]
         if not half and not bool(torch.isfinite(found).all()):
             raise ModelError(
                 f"the {self.observed.words} is NaN or infinite for an input with one changed {self.domain.unit}: "
@@ -136,70 +128,17 @@ class Perturber:
             )
         return found.cpu()
 
-    def _blocks(self, groups: Tensor) -> Iterator[tuple[Tensor, Box | None]]:
-        """Rows whose groups lie close together, and the box of the input that holds them."""
-        if self.corners is None:
-            yield torch.arange(len(groups)), None
-            return
-        corners = self.corners[groups]
-        low, high = corners[:, :2].amin(0), corners[:, 2:].amax(0)
-        height, width = (high - low + 1).tolist()
-        side = math.sqrt(BLOCK_ROWS.on(self.device) * height * width / len(groups))
-        side = max(SMALLEST_BLOCK.on(self.device), 2 ** round(math.log2(max(side, 1.0))))
-        place = (corners[:, :2] - low) // side
-        key = place[:, 0] * (width // side + 1) + place[:, 1]
-        order = key.argsort(stable=True)
-        for rows in order.split(key[order].unique_consecutive(return_counts=True)[1].tolist()):
-            first, last = corners[rows, :2].amin(0).tolist(), corners[rows, 2:].amax(0).tolist()
-            yield rows, (Span(first[0], last[0]), Span(first[1], last[1]))
+    def _whole(self, groups: Tensor, points: Tensor) -> Tensor:
+        """All rows by whole forward passes, float32 ``[rows]``."""
+        found = torch.empty(len(groups), device=self.device)
 
-    def _windows(
-        self, found: Tensor, around: Differences, groups: Tensor, points: Tensor, rows: Tensor, box: Box | None
-    ) -> None:
-        """Rows of one block by differences."""
-        where = boxes(around.graph, box, even=self.device.type == "cuda")
-        start = 0
-        while start < len(rows):
+        def do(start: int, stop: int, _: int) -> None:
             self.pulse()
-            step = self._rows(row_bytes(around.graph, where, around.precision))
-            some = rows[start : start + step]
-            try:
-                filled = _filled(some, step) if self.device.type == "cuda" else some
-                change = self._change(groups[filled].to(self.device), points[filled].to(self.device), box)
-                found[some.to(self.device)] = output_change(around, change, where)[: len(some), 0]
-            except torch.OutOfMemoryError as error:
-                self._smaller(step, error)
-                continue
-            start += step
+            some = slice(start, stop)
+            found[some] = self.observed.number(self.inputs(groups[some], points[some])) - self.base
 
-    def _change(self, groups: Tensor, points: Tensor, box: Box | None) -> Tensor:
-        """The change of the input, in a box: ``[rows, C, rows of the box, columns of the box]``."""
-        members = self.domain.members[groups]
-        delta = self.grid[groups, points] - self.image[members]
-        shape = self.domain.shape
-        if box is None:
-            change = torch.zeros(len(groups), len(self.image), device=self.device)
-            return change.scatter_(1, members, delta).reshape(-1, *shape)
-        height, width = shape[1:]
-        channel, pixel = members // (height * width), members % (height * width)
-        row, column = pixel // width - box[0].first, pixel % width - box[1].first
-        place = (channel * box[0].size + row) * box[1].size + column
-        change = torch.zeros(len(groups), shape[0] * box[0].size * box[1].size, device=self.device)
-        return change.scatter_(1, place, delta).reshape(-1, shape[0], box[0].size, box[1].size)
-
-    def _whole(self, found: Tensor, groups: Tensor, points: Tensor) -> None:
-        """All rows by whole forward passes."""
-        start = 0
-        while start < len(groups):
-            self.pulse()
-            step = self._rows(self.observed.network.sample_bytes)
-            some = slice(start, start + step)
-            try:
-                found[some] = self.observed.number(self.inputs(groups[some], points[some])) - self.base
-            except torch.OutOfMemoryError as error:
-                self._smaller(step, error)
-                continue
-            start += step
+        self.portions.work_off(len(groups), self.observed.network.sample_bytes, do)
+        return found
 
     def inputs(self, groups: Tensor, points: Tensor) -> Tensor:
         """Whole changed inputs ``[rows, *shape]``; with several groups a row, ``[rows, t]`` each, all of them."""
@@ -211,32 +150,4 @@ class Perturber:
     def together(self, groups: Tensor, points: Tensor) -> Tensor:
         """As :meth:`changes`, for sets of groups: int64 ``[rows, t]`` each."""
         self.evaluations += len(groups)
-        found = torch.empty(len(groups), device=self.device)
-        self._whole(found, groups, points)
-        return found.cpu()
-
-    def _rows(self, each: int) -> int:
-        useful = self.tuning.batch_bytes.on(self.device) // each
-        return max(1, int(self.share * min(max(useful, self.tuning.least_rows), self.budget // each)))
-
-    def _smaller(self, step: int, error: torch.OutOfMemoryError) -> None:
-        if step == 1:
-            raise ModelError("the device has too little memory for one input: use `device='cpu'`") from error
-        torch.cuda.empty_cache()
-        self.share /= 2
-
-
-def _filled(rows: Tensor, most: int) -> Tensor:
-    """Rows, and repetitions of the first one up to one of few sizes: a GPU plans a convolution anew for each size."""
-    size = 1 << (len(rows) - 1).bit_length()
-    size = min(3 * size // 4 if 3 * size // 4 >= len(rows) else size, max(most, len(rows)))
-    return torch.cat([rows, rows[:1].expand(size - len(rows))])
-
-
-def _corners(domain: Domain, shape: tuple[int, ...]) -> Tensor | None:
-    """First row and column, last row and column of every group, int64 ``[groups, 4]``; ``None`` if there is no map."""
-    if len(shape) != 3:
-        return None
-    pixel = domain.members.cpu() % (shape[1] * shape[2])
-    row, column = pixel // shape[2], pixel % shape[2]
-    return torch.stack([row.amin(1), column.amin(1), row.amax(1), column.amax(1)], 1)
+        return self._whole(groups, points).cpu()

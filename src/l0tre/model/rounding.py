@@ -91,7 +91,7 @@ def bends(graph: Graph) -> dict[int, int]:
 def gates(operation: Operation) -> bool:
     """Whether nothing passes an operation far enough below zero, as with a ReLU."""
     kind = KINDS[operation.kind]
-    return isinstance(kind, Curve) and kind.gate
+    return isinstance(kind, Curve) and kind.gate(operation)
 
 
 def _is_linear(operation: Operation) -> bool:
@@ -144,32 +144,60 @@ class RoundOff:
         # Row 0 of ``reached`` is nothing at all.
         strips = next(iter(self.reached.values()))[0].shape[0] if self.reached and t else 1
         each = 8 * 8 * sum(math.prod(operation.shape) for operation in self.graph.operations)
-        parts = [self._carry(peaks, rows) for rows in torch.arange(strips).split(max(1, STRIP_BYTES // each))]
+        parts = [self._strips(peaks, rows) for rows in torch.arange(strips).split(max(1, STRIP_BYTES // each))]
         totals = []
         for place in (1, 2):
             found = torch.cat([part[place] for part in parts])
             totals.append(float((found[0] + t * (found - found[0]).amax(0)).max()))
-        worst, square = totals
-        return Error(worst, LIKELY * math.sqrt(square) if worst < math.inf else worst)
+        return _as_error(*totals)
 
-    def _carry(self, peaks: Mapping[int, float], strips: Tensor) -> Errors:
+    @torch.inference_mode()
+    def error_after(self, changes: Mapping[tuple[int, int], Tensor]) -> Error:
+        """What float32 can do to a score of an input with changed groups.
+
+        Args:
+            changes: By number of an operation that is not linear and which of its inputs, by how much the values that
+                it reads there can be larger than the images' own: float64, of a shape that broadcasts to theirs. Of
+                absolute values, except for a gate. Where none is given, it follows from the layers before.
+        """
+
+        def limit(number: int, slot: int) -> Tensor:
+            own = self.own[number][slot]
+            return own + changes.get((number, slot), own.new_tensor(math.inf))
+
+        _, worst, square = self._carry(limit, 1)
+        return _as_error(float(worst.max()), float(square.max()))
+
+    def _strips(self, peaks: Mapping[int, float], strips: Tensor) -> Errors:
         """The bounds of the scores, ``[strips, classes]``, if the groups of one strip each change."""
+
+        def limit(number: int, slot: int) -> Tensor:
+            own, reached = self.own[number][slot], self.reached[number][slot][strips.to(self.largest.device)]
+            return torch.where(reached, torch.maximum(own, own.new_tensor(peaks.get(number, math.inf))), own)
+
+        return self._carry(limit, len(strips))
+
+    def _carry(self, limit: Callable[[int, int], Tensor], count: int) -> Errors:
+        """The bounds of the scores, ``[count, classes]``.
+
+        Args:
+            limit: By number of an operation that is not linear and which of its inputs, the largest values there.
+            count: In how many ways inputs change.
+        """
         numbers, last = bends(self.graph), self.graph.last_use()
-        size = self.largest.expand(len(strips), *self.largest.shape)
+        size = self.largest.expand(count, *self.largest.shape)
         known: dict[int, Errors] = {0: (size, torch.zeros_like(size), torch.zeros_like(size))}
         for place, operation in enumerate(self.graph.operations[1:], start=1):
             inputs = [known[source] for source in operation.inputs]
             if place in numbers:
                 number = numbers[place]
                 for slot, (size, worst, square) in enumerate(inputs):
-                    own, reached = self.own[number][slot], self.reached[number][slot][strips.to(size.device)]
-                    peak = own.new_tensor(peaks.get(number, math.inf))
-                    limit = torch.where(reached, torch.maximum(own, peak), own)
+                    most = limit(number, slot)
                     if gates(operation):
                         # Far enough below zero nothing goes on, errors neither.
-                        worst = worst.masked_fill(limit < -worst, 0.0)
-                        square = square.masked_fill(limit < -LIKELY * square.sqrt(), 0.0)
-                    inputs[slot] = (torch.minimum(size, limit.clamp(min=0)), worst, square)
+                        worst = worst.masked_fill(most < -worst, 0.0)
+                        square = square.masked_fill(most < -LIKELY * square.sqrt(), 0.0)
+                    inputs[slot] = (torch.minimum(size, most.clamp(min=0)), worst, square)
                 known[place] = _bend(operation, inputs)
             else:
                 known[place] = _linear(operation, self.graph, inputs)
@@ -227,6 +255,10 @@ def make_round_off(
                 del values[source]
     largest = torch.maximum(low.abs(), high.abs()).to(device, torch.float64).view(shape)
     return RoundOff(graph, largest, own, reached, groups is not None)
+
+
+def _as_error(worst: float, square: float) -> Error:
+    return Error(worst, LIKELY * math.sqrt(square) if worst < math.inf else worst)
 
 
 def _magnitude(operation: Operation, value: Tensor) -> Tensor:

@@ -17,9 +17,15 @@ def _forward(operation: Operation, x: Tensor) -> Tensor:
 
 
 def _errors(operation: Operation, errors: Errors) -> Errors:
-    limits = (abs(operation.number(key)) for key in ("low", "high"))
-    kept = max([limit for limit in limits if math.isfinite(limit)], default=0.0)
+    low, high = operation.number("low"), operation.number("high")
+    if low <= 0 <= high:  # nothing grows
+        return curve_errors(errors, errors[0].clamp(max=max(-low, high)), 1.0)
+    kept = max([abs(limit) for limit in (low, high) if math.isfinite(limit)], default=0.0)
     return curve_errors(errors, errors[0].clamp(min=kept), 1.0)
+
+
+def _gate(operation: Operation) -> bool:
+    return 0 <= operation.number("low") <= operation.number("high")
 
 
 def _rewrite(operation: Operation, _: tuple[int, ...], place: int) -> list[Operation]:
@@ -48,4 +54,4 @@ def _rewrite(operation: Operation, _: tuple[int, ...], place: int) -> list[Opera
     return result
 
 
-CLIP = Curve(forward=_forward, errors=_errors, gate=False, bounds=Rewritten(_rewrite))
+CLIP = Curve(forward=_forward, errors=_errors, gate=_gate, bounds=Rewritten(_rewrite))

@@ -204,13 +204,13 @@ class Curve:
     Attributes:
         forward: What it computes.
         errors: What it does to magnitudes and errors in float32.
-        gate: Whether nothing passes it far enough below zero, errors neither.
+        gate: Whether it is the same everywhere below zero, so that errors do not pass there either.
         bounds: How the prover bounds it.
     """
 
     forward: Callable[[Operation, Tensor], Tensor]
     errors: Callable[[Operation, Errors], Errors]
-    gate: bool
+    gate: Callable[[Operation], bool]
     bounds: CurveBounds | Rewritten | Unbounded
 
 

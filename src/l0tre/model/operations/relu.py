@@ -93,13 +93,13 @@ _BOUNDS = CurveBounds(
 RELU = Curve(
     forward=lambda _, x: x.relu(),
     errors=lambda _, errors: errors,  # rounds nothing
-    gate=True,
+    gate=lambda _: True,
     bounds=_BOUNDS,
 )
 
 LEAKY_RELU = Curve(
     forward=_leaky,
     errors=_leaky_errors,
-    gate=False,
+    gate=lambda _: False,
     bounds=replace(_BOUNDS, magnitude=lambda operation, size: size * _gain(operation)),
 )

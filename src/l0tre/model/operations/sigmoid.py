@@ -65,7 +65,7 @@ def _errors(_: Operation, errors: Errors) -> Errors:
 SIGMOID = TANH = Curve(
     forward=_value,
     errors=_errors,
-    gate=False,
+    gate=lambda _: False,
     bounds=CurveBounds(
         refuse=lambda _: "",
         interval=_interval,

@@ -87,7 +87,7 @@ def smooth_curve(shape: Callable[[Operation], Smooth], refuse: Callable[[Operati
     return Curve(
         forward=lambda operation, x: shape(operation).value(x),
         errors=errors,
-        gate=False,
+        gate=lambda _: False,
         bounds=CurveBounds(
             refuse=refuse,
             interval=lambda operation, low, high: _interval(shape(operation), low, high),
