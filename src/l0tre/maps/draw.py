@@ -8,7 +8,7 @@ import torch
 from l0tre.halting import Halted
 from l0tre.maps.perturber import Perturber
 from l0tre.maps.strongest import expected_looks, fill, find_strongest
-from l0tre.maps.work import MapState, MapStep, Work, by_blocks
+from l0tre.maps.work import MapState, MapStep, Work
 from l0tre.maps.worst_values import SAMPLE, measure_half_error
 
 __all__ = ["draw"]
@@ -63,11 +63,11 @@ def draw(
             yield from find_strongest(work, strongest, generator, audited=coarse)
         if not (coarse and state.found):
             rest = (~state.measured).nonzero()[:, 0]
-            yield from work.measure(by_blocks(perturber, rest), "rest")
+            yield from work.measure(rest, "rest")
         yield from work.recheck()
         share = 1.0
     except Halted:
         share = work.step("done").share
-    fill(perturber.domain, state)
+    fill(perturber, state)
     work.clock()
     yield MapStep("done", int(state.measured.sum()), count, share)

@@ -18,11 +18,12 @@ from l0tre.maps.work import MapState
 __all__ = ["read_map", "read_state", "write_map"]
 
 FORMAT = 1
-STATE = ("measured", "drop", "rise", "drop_point", "rise_point", "seen", "seen_drop", "rate")
+STATE = ("measured", "drop", "rise", "drop_point", "rise_point", "rate")
+TABLES = ("looked", "ranking")  # of maps that are not complete
 ARRAYS = ("members", "groups", "drop", "rise", "measured", "colours", "rise_colours")
 FACTS = ("observed", "unit", "base", "points", "group", "evaluations", "ranked", "seconds")
 ABOUT = {"pixels": "image", "grid": "grid of values"}  # what a map is of, in words
-COUNTS = ("evaluations", "ranked", "seconds", "found", "colour")
+COUNTS = ("evaluations", "ranked", "seconds", "found")
 
 
 def write_map(path: Path, found: SaliencyMap, state: MapState, image: Tensor, about: dict[str, Any]) -> Path:
@@ -59,8 +60,9 @@ def write_map(path: Path, found: SaliencyMap, state: MapState, image: Tensor, ab
         **{name: getattr(state, name).numpy() for name in STATE},
         "about": np.array(json.dumps(facts)),
     }
-    if not found.complete and bool(torch.isfinite(state.ranking).any()):
-        arrays["ranking"] = state.ranking.numpy()
+    for name in TABLES:
+        if not found.complete and bool(torch.isfinite(table := getattr(state, name)).any()):
+            arrays[name] = table.numpy()
 
     def write(target: Path) -> None:
         with target.open("wb") as file:  # numpy would add a suffix to a name
@@ -131,7 +133,8 @@ def read_state(path: Path, groups: int, points: int, about: dict[str, Any]) -> M
         raise StoreError(f"{path} lacks a part of a saliency map: {error}") from error
     if any(value.shape != (groups,) for value in known.values()):
         raise StoreError(f"{path} is a map of other groups: give all as the first time, or a new file")
-    ranking = torch.full((groups, points), torch.nan)
-    if "ranking" in arrays and arrays["ranking"].shape == (groups, points):
-        ranking = torch.from_numpy(arrays["ranking"])
-    return MapState(**known, ranking=ranking, audit=audit, **counts)
+    for name in TABLES:
+        known[name] = torch.full((groups, points), torch.nan)
+        if name in arrays and arrays[name].shape == (groups, points):
+            known[name] = torch.from_numpy(arrays[name])
+    return MapState(**known, audit=audit, **counts)

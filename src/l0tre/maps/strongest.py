@@ -1,9 +1,9 @@
 """The strongest groups first: some with all their values, many with one value, those that matter with all again.
 
-On many photographs the worst colour of the strongest pixels is nearly always the same one, and a map in that colour is
-smooth; where it is not, strong pixels with another worst colour are missed, which the audit shows. So a few groups
-drawn from all over the image tell the colour, a lattice tells in that colour where the strong groups are, rounds fill
-in what lies between strong ones, and these are then measured with all their values.
+A few groups drawn from all over the image are measured with all their values. From these, slopes predict every other
+group and value (see ``slopes``). What is predicted to be strongest in each small square of the image is looked at, then
+rounds look at what is predicted to be strongest anywhere, each time with what was seen before, until nothing new turns
+up for long. The strongest of all that was seen are then measured with all their values.
 """
 
 from collections.abc import Iterator
@@ -11,27 +11,38 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from l0tre.domain import Domain
-from l0tre.maps.forecast import lattice, make_layout, spread, tiles
+from l0tre.maps.perturber import Perturber
+from l0tre.maps.places import cells, make_layout, tiles
 from l0tre.maps.saliency_map import Audit
-from l0tre.maps.work import MapState, MapStep, Work, by_blocks
+from l0tre.maps.slopes import Slopes
+from l0tre.maps.work import MapState, MapStep, Work
 
 __all__ = ["expected_looks", "fill", "find_strongest"]
 
 TILES = 256  # of which one group each is measured with all its values
-LATTICE = 2  # every so many rows and columns one group is looked at with one value
+SPARSE = 16  # groups of a tile at the least
+CELL = 4  # rows and columns of the squares of which one group each is looked at
 ROUND = 64  # a round looks at one group in so many
-ROUNDS = 16  # at the most
-CALM = 0.01  # of the strongest that a round may still add when it is the last one
-NEAR = 1.5  # standard deviation of what counts as near on a lattice, in its steps
+ROUNDS = 128  # at the most
+PATIENCE = 10  # rounds without anything new among the strongest
+CALM = 0.01  # of the strongest that a round of measuring may still add when it is the last one
+WIDTHS = (6.0, 1.0)  # how far neighbours are alike, in positions
 DRAWN = 256  # groups that are measured for the audit
-USUAL = 4  # rounds, of both kinds: what photographs need, for a forecast of the work
+USUAL = 20  # rounds: what photographs need, for a forecast of the work
 
 
 def expected_looks(count: int, values: int, strongest: int) -> int:
     """About how many values are looked at until the strongest of ``count`` groups with ``values`` each are found."""
-    rounds = USUAL * (max(strongest, count // ROUND) + values * strongest)
-    return min(values * count, values * (TILES + DRAWN) + count // LATTICE**2 + rounds)
+    whole = _tile_count(count) + DRAWN + 2 * strongest
+    return min(values * count, values * whole + count // CELL**2 + USUAL * _quota(count, strongest))
+
+
+def _tile_count(count: int) -> int:
+    return max(1, min(TILES, count // SPARSE))
+
+
+def _quota(count: int, strongest: int) -> int:
+    return max(strongest, count // ROUND)
 
 
 def find_strongest(work: Work, strongest: int, generator: torch.Generator, *, audited: bool) -> Iterator[MapStep]:
@@ -48,7 +59,7 @@ def find_strongest(work: Work, strongest: int, generator: torch.Generator, *, au
     """
     if not work.state.found:
         yield from _search(work, strongest, generator)
-    fill(work.perturber.domain, work.state)
+    fill(work.perturber, work.state)
     if audited:
         yield from _audit(work, strongest, generator)
 
@@ -57,87 +68,67 @@ def _search(work: Work, strongest: int, generator: torch.Generator) -> Iterator[
     """Measure until the strongest groups count as found."""
     state, count = work.state, work.perturber.domain.groups
     layout = make_layout(work.perturber.domain)
-    quota = max(strongest, count // ROUND)
-    first = tiles(layout, TILES, generator)
-    yield from work.measure(first[~state.measured[first]], "strongest")
-    if state.colour < 0:
-        state.colour = _worst_colour(state)
-    side = LATTICE if layout.height > 1 else 1
-    seen = Seen(work)
-    yield from seen.look(lattice(layout, side))
+    first = tiles(layout, _tile_count(count), generator)
+    yield from work.measure(first[~state.measured[first]], "strongest", in_order=True)
+    slopes = _begun(work.perturber, state)
+    worth, point = _predicted(slopes, state)
+    untouched = worth.masked_fill(~state.looked.isnan().all(1), -torch.inf)
+    chosen = cells(layout, CELL, untouched)
+    yield from work.look(chosen, point[chosen], "strongest")
+    calm = 0
     for _ in range(ROUNDS):
-        guess = spread(layout, seen.known, seen.drop, NEAR * side)
-        before = seen.best(strongest)
-        yield from seen.look(guess.masked_fill(seen.known, -torch.inf).topk(quota).indices)
-        if _fresh(seen.best(strongest), before) <= CALM * strongest:
+        worth, point = _predicted(slopes, state)
+        before = _best(state, strongest)
+        chosen = worth.topk(min(_quota(count, strongest), count)).indices
+        chosen = chosen[worth[chosen] > -torch.inf]
+        yield from work.look(chosen, point[chosen], "strongest")
+        calm = 0 if _fresh(_best(state, strongest), before) else calm + 1
+        if calm == PATIENCE or not len(chosen):
             break
     for _ in range(ROUNDS):
-        left = (seen.known & ~state.measured).nonzero()[:, 0]
-        chosen = left[seen.drop[left].argsort(descending=True)[:strongest]]
         before = _found(state, strongest)
-        yield from work.measure(by_blocks(work.perturber, chosen), "strongest")
+        seen = _seen_drop(state).masked_fill(state.measured, -torch.inf)
+        chosen = seen.topk(min(strongest, count)).indices
+        chosen = chosen[seen[chosen] > -torch.inf]
+        yield from work.measure(chosen, "strongest")
         if not len(chosen) or _fresh(_found(state, strongest), before) <= CALM * strongest:
             break
     state.found = True
 
 
-def fill(domain: Domain, state: MapState) -> None:
+def _begun(perturber: Perturber, state: MapState) -> Slopes:
+    """Slopes from the groups that were measured."""
+    layout, count = make_layout(perturber.domain), perturber.domain.groups
+    apart = max(1.0, (count / _tile_count(count)) ** (0.5 if layout.height > 1 else 1.0))
+    slopes = Slopes(layout, perturber.image[perturber.domain.members], perturber.grid)
+    slopes.begin(state.looked.masked_fill(~state.measured[:, None], torch.nan), apart)
+    return slopes
+
+
+def _predicted(slopes: Slopes, state: MapState) -> tuple[Tensor, Tensor]:
+    """Of every group the drop of the best value that was not looked at, and that value; none: minus infinity."""
+    drops = -slopes.predict(state.looked, WIDTHS)
+    worth, point = drops.masked_fill(~state.looked.isnan(), -torch.inf).max(1)
+    return worth, point
+
+
+def fill(perturber: Perturber, state: MapState) -> None:
     """Predict the drops of all groups that were not measured, from those that were and from what was seen."""
     if bool(state.measured.all()) or not bool(state.measured.any()):
         return
-    layout = make_layout(domain)
-    wide = max(1.0, (domain.groups / TILES) ** 0.5)
-    if not bool(state.seen.any()):
-        low, gain = spread(layout, state.measured, state.drop, wide), torch.zeros_like(state.drop)
-    else:
-        near = NEAR * (LATTICE if layout.height > 1 else 1)
-        low = torch.where(state.seen, state.seen_drop, spread(layout, state.seen, state.seen_drop, near))
-        gain = spread(layout, state.measured & state.seen, state.drop - state.seen_drop, wide)
-    state.drop = torch.where(state.measured, state.drop, low + gain)
+    found = _begun(perturber, state).predict(state.looked, WIDTHS)
+    drops = -torch.where(state.looked.isnan(), found, state.looked)
+    state.drop = torch.where(state.measured, state.drop, drops.amax(1))
 
 
-class Seen:
-    """Groups that were looked at with one value.
-
-    Attributes:
-        work: What looks, and keeps what was seen.
-    """
-
-    def __init__(self, work: Work) -> None:
-        self.work = work
-
-    @property
-    def known(self) -> Tensor:
-        """Which groups were looked at, bool ``[groups]``."""
-        return self.work.state.seen
-
-    @property
-    def drop(self) -> Tensor:
-        """How far that value lowers the number, float32 ``[groups]``."""
-        return self.work.state.seen_drop
-
-    def look(self, groups: Tensor) -> Iterator[MapStep]:
-        """Look at groups, as far as they are not known."""
-        groups = by_blocks(self.work.perturber, groups[~self.known[groups]])
-        points = torch.full_like(groups, self.work.state.colour)
-        for some, change in self.work.changes(groups, points):
-            # What half precision cannot say is as good as nothing.
-            self.drop[some] = -change.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-            self.known[some] = True
-            yield self.work.step("strongest")
-
-    def best(self, count: int) -> Tensor:
-        """The groups with the largest drops among those that are known."""
-        drops = self.drop.masked_fill(~self.known, -torch.inf)
-        return drops.topk(min(count, int(self.known.sum()))).indices
+def _seen_drop(state: MapState) -> Tensor:
+    """The largest drop of every group that was seen; minus infinity for none."""
+    return -state.looked.nan_to_num(nan=torch.inf).amin(1)
 
 
-def _worst_colour(state: MapState) -> int:
-    """The value that is the worst one of most of the strongest groups, each counted with its drop."""
-    drop = state.drop.masked_fill(~state.measured, 0.0).clamp(min=0.0)
-    votes = torch.zeros(state.ranking.shape[1])
-    votes.index_add_(0, state.drop_point.clamp(min=0), drop**2)
-    return int(votes.argmax())
+def _best(state: MapState, count: int) -> Tensor:
+    """The groups with the largest drops that were seen."""
+    return _seen_drop(state).topk(min(count, len(state.looked))).indices
 
 
 def _found(state: MapState, count: int) -> Tensor:
@@ -157,7 +148,7 @@ def _audit(work: Work, strongest: int, generator: torch.Generator) -> Iterator[M
     if not len(drawn):
         return
     predicted, weakest = state.drop[drawn].clone(), float(state.drop[_found(state, strongest)].min())
-    yield from work.measure(by_blocks(work.perturber, drawn), "strongest")
+    yield from work.measure(drawn, "strongest")
     rows = drawn[state.measured[drawn]]
     error = (state.drop[drawn] - predicted)[state.measured[drawn]].abs()
     state.audit = Audit(

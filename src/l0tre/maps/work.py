@@ -12,7 +12,7 @@ from l0tre.maps.saliency_map import Audit, SaliencyMap
 from l0tre.maps.worst_values import HalfError, WorstValues, candidates, find_worst_values
 from l0tre.tuning import PerDevice
 
-__all__ = ["MapState", "MapStep", "Work", "by_blocks", "empty_state", "finished"]
+__all__ = ["MapState", "MapStep", "Work", "empty_state", "finished"]
 
 CHUNK_SECONDS = 0.5  # of groups that are measured together, after which there is something new to show
 FIRST_CHUNK = PerDevice(32, 1024)  # groups
@@ -30,13 +30,11 @@ class MapState:
         drop_point: The value that gives the drop; -1 where none is known.
         rise_point: The value that gives the rise; -1 likewise.
         ranking: float32 ``[groups, points]``, changes in half precision; NaN where there are none.
-        seen: Whether a group was looked at with the one value that finds the strongest.
-        seen_drop: How far that value lowers the number.
+        looked: float32 ``[groups, points]``, changes as far as they were looked at; NaN elsewhere.
         rate: The error that was allowed for when a group was settled; infinite where all its values were looked at.
         evaluations: Values that were looked at in float32.
         ranked: Likewise in half precision.
         seconds: Spent so far.
-        colour: Which value that is; -1 where none was chosen.
         audit: Of the predictions.
         found: Whether the strongest groups count as found.
     """
@@ -47,13 +45,11 @@ class MapState:
     drop_point: Tensor
     rise_point: Tensor
     ranking: Tensor
-    seen: Tensor
-    seen_drop: Tensor
+    looked: Tensor
     rate: Tensor
     evaluations: int = 0
     ranked: int = 0
     seconds: float = 0.0
-    colour: int = -1
     audit: Audit | None = None
     found: bool = False
 
@@ -84,8 +80,7 @@ def empty_state(groups: int, points: int) -> MapState:
         torch.full((groups,), -1),
         torch.full((groups,), -1),
         torch.full((groups, points), torch.nan),
-        torch.zeros(groups, dtype=torch.bool),
-        torch.zeros(groups),
+        torch.full((groups, points), torch.nan),
         torch.full((groups,), torch.inf),
     )
 
@@ -123,9 +118,9 @@ class Work:
         state.evaluations = self.counts[0] + self.perturber.evaluations
         state.ranked = self.counts[1] + self.perturber.ranked
 
-    def measure(self, groups: Tensor, stage: str) -> Iterator[MapStep]:
-        """Measure groups in the order given."""
-        start = 0
+    def measure(self, groups: Tensor, stage: str, *, in_order: bool = False) -> Iterator[MapStep]:
+        """Measure groups, neighbours together, or in the order given."""
+        groups, start = groups if in_order else groups[_by_blocks(self.perturber, groups)], 0
         while start < len(groups):
             some, began = groups[start : start + self.chunk], time.monotonic()
             self._take(some, find_worst_values(self.perturber, some, self.half_error, both=self.both))
@@ -133,15 +128,19 @@ class Work:
             self._fit(time.monotonic() - began)
             yield self.step(stage)
 
-    def changes(self, groups: Tensor, points: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Groups with one value each, and what it does to the number; in half precision where that is fast."""
-        start, many = 0, self.perturber.grid.shape[1]
+    def look(self, groups: Tensor, points: Tensor, stage: str) -> Iterator[MapStep]:
+        """Look at groups with one value each; in half precision where that is fast."""
+        order, start = _by_blocks(self.perturber, groups), 0
+        groups, points = groups[order], points[order]
         while start < len(groups):
-            stop, began = start + many * self.chunk, time.monotonic()
-            some = groups[start:stop]
-            yield some, self.perturber.changes(some, points[start:stop], half=self.half_error is not None)
-            start = stop
+            some = slice(start, start + self.perturber.grid.shape[1] * self.chunk)
+            began = time.monotonic()
+            change = self.perturber.changes(groups[some], points[some], half=self.half_error is not None)
+            # What half precision cannot say is as good as nothing.
+            self.state.looked[groups[some], points[some]] = change.nan_to_num(0.0, 0.0, 0.0)
+            start = some.stop
             self._fit(time.monotonic() - began)
+            yield self.step(stage)
 
     def _fit(self, elapsed: float) -> None:
         """Make chunks larger or smaller."""
@@ -178,7 +177,7 @@ class Work:
         state = self.state
         state.drop[groups], state.drop_point[groups] = -settled.low, settled.low_point
         state.rise[groups], state.rise_point[groups] = settled.high, settled.high_point
-        state.measured[groups] = True
+        state.measured[groups], state.looked[groups] = True, settled.changes
         if settled.ranking is not None and self.half_error is not None:
             state.ranking[groups], state.rate[groups] = settled.ranking, self.half_error.rate
 
@@ -187,14 +186,14 @@ def _allowed(ranking: Tensor, half_error: HalfError, rate: float, both: bool) ->
     return candidates(ranking, HalfError(rate, half_error.usual), both=both)
 
 
-def by_blocks(perturber: Perturber, groups: Tensor) -> Tensor:
-    """Groups in an order that keeps neighbours together."""
+def _by_blocks(perturber: Perturber, groups: Tensor) -> Tensor:
+    """The order of groups that keeps neighbours together: places in what is given."""
     if perturber.corners is None or not len(groups):
-        return groups
+        return torch.arange(len(groups))
     corner = perturber.corners[groups][:, :2]
     block = corner // BLOCK
     key = (block[:, 0] * 4096 + block[:, 1]) * BLOCK**2 + (corner[:, 0] % BLOCK) * BLOCK + corner[:, 1] % BLOCK
-    return groups[key.argsort(stable=True)]
+    return key.argsort(stable=True)
 
 
 def finished(perturber: Perturber, state: MapState) -> SaliencyMap:

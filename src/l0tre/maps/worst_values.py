@@ -30,6 +30,7 @@ class WorstValues:
         high: Largest change, likewise.
         high_point: The value that gives it.
         ranking: float32 ``[groups, points]``, all changes as half precision has them; ``None`` where it was not used.
+        changes: float32 ``[groups, points]``, all changes as well as they are known.
     """
 
     low: Tensor
@@ -37,6 +38,7 @@ class WorstValues:
     high: Tensor
     high_point: Tensor
     ranking: Tensor | None
+    changes: Tensor
 
 
 @dataclass
@@ -149,4 +151,5 @@ def _all_points(groups: Tensor, points: int) -> tuple[Tensor, Tensor]:
 def _reduced(table: Tensor, known: Tensor, ranking: Tensor | None) -> WorstValues:
     low, low_point = table.masked_fill(~known, torch.inf).min(1)
     high, high_point = table.masked_fill(~known, -torch.inf).max(1)
-    return WorstValues(low, low_point, high, high_point, ranking)
+    changes = table if ranking is None else torch.where(known, table, ranking.nan_to_num(0.0, 0.0, 0.0))
+    return WorstValues(low, low_point, high, high_point, ranking, changes)

@@ -1,8 +1,4 @@
-"""What a map will look like where it was not measured yet: what its surroundings look like.
-
-Nothing of this is claimed: it says which pixels to measure next, and fills a map that was stopped early. Slopes would
-be cheaper, and say next to nothing about a pixel that goes to the end of its range.
-"""
+"""Where groups are on a map: those that are spread over all of it, and sums over neighbours."""
 
 from dataclasses import dataclass
 
@@ -13,9 +9,7 @@ from torch import Tensor
 from l0tre.domain import Domain
 from l0tre.layout import channel_axis
 
-__all__ = ["Layout", "lattice", "make_layout", "spread", "tiles"]
-
-FAR = 1e-3  # weight of the mean of all, for places far from everything that is known
+__all__ = ["Layout", "blurred", "cells", "make_layout", "tiles"]
 
 
 @dataclass(frozen=True)
@@ -45,10 +39,27 @@ def make_layout(domain: Domain) -> Layout:
     return Layout(1, domain.groups, torch.arange(domain.groups))
 
 
-def lattice(layout: Layout, side: int) -> Tensor:
-    """Groups at every ``side``-th row and column (or position), int64, ascending."""
+def cells(layout: Layout, side: int, worth: Tensor) -> Tensor:
+    """The group that is worth most of each square of so many rows and columns (or of as many groups in a row).
+
+    Args:
+        layout: Where groups are.
+        side: Rows and columns of a square.
+        worth: float32 ``[groups]``; squares with none that is above minus infinity are left out.
+
+    Returns:
+        int64, in the order of the squares.
+    """
     row, column = layout.places // layout.width, layout.places % layout.width
-    return (((row % side == 0) | (layout.height == 1)) & (column % side == 0)).nonzero()[:, 0]
+    if layout.height == 1:
+        row, column = torch.zeros_like(row), column // side
+    cell = row // side * (layout.width // side + 1) + column // side
+    order = worth.argsort(descending=True, stable=True)
+    order = order[cell[order].argsort(stable=True)]
+    first = torch.ones(len(order), dtype=torch.bool)
+    first[1:] = cell[order][1:] != cell[order][:-1]
+    found = order[first]
+    return found[worth[found] > -torch.inf]
 
 
 def tiles(layout: Layout, count: int, generator: torch.Generator) -> Tensor:
@@ -67,33 +78,15 @@ def tiles(layout: Layout, count: int, generator: torch.Generator) -> Tensor:
     return found[torch.randperm(len(found), generator=generator)]
 
 
-def spread(layout: Layout, known: Tensor, values: Tensor, width: float) -> Tensor:
-    """Values of all groups from those of some, by averages under a bell curve.
+def blurred(sheets: Tensor, width: float) -> Tensor:
+    """Sheets ``[n, 1, height, width]`` under a bell curve that is 1 in the middle.
 
     Args:
-        layout: Where they are.
-        known: bool ``[groups]``.
-        values: float32 ``[groups]``, used where known.
+        sheets: Numbers by position.
         width: Standard deviation of the curve, in positions.
-
-    Returns:
-        float32 ``[groups]``; zero if nothing is known.
     """
-    if not bool(known.any()):
-        return torch.zeros_like(values)
-    mean = values[known].mean()
-    weight = known.to(values)
-    kept = torch.where(known, values, torch.zeros_like(values))
-    sheets = torch.zeros(2, layout.height * layout.width)
-    sheets[:, layout.places] = torch.stack([kept, weight])
-    blurred = _blurred(sheets.reshape(2, 1, layout.height, layout.width), width).reshape(2, -1)[:, layout.places]
-    return (blurred[0] + FAR * mean) / (blurred[1] + FAR)
-
-
-def _blurred(sheets: Tensor, width: float) -> Tensor:
-    """Sheets ``[n, 1, height, width]`` under a bell curve that is 1 in the middle."""
     radius = int(3 * width + 1)
-    axis = torch.arange(-radius, radius + 1).float()
+    axis = torch.arange(-radius, radius + 1, device=sheets.device, dtype=sheets.dtype)
     bell = torch.exp(-(axis**2) / (2 * width**2))
     rows = F.conv2d(sheets, bell.view(1, 1, 1, -1), padding=(0, radius))
     return rows if sheets.shape[2] == 1 else F.conv2d(rows, bell.view(1, 1, -1, 1), padding=(radius, 0))
