@@ -13,7 +13,9 @@ from l0tre.model.rounding import Error, RoundOff
 
 __all__ = ["ChangeError"]
 
-SPARE = 1.5  # times the largest move that was seen is allowed for, so that a few moves later on change nothing
+# So many times the largest move of a channel is allowed for, and so much of the largest one of all channels, so that
+# moves later on seldom ask for more.
+SPARE, SHARE = 2.0, 0.125
 
 
 class ChangeError:
@@ -54,6 +56,8 @@ class ChangeError:
     def error(self) -> Error:
         """What float32 can do to a score of any input that was looked at."""
         if self._error is None or not all(bool((most <= self._allowed[key]).all()) for key, most in self.seen.items()):
-            self._allowed = {key: SPARE * most.double() for key, most in self.seen.items()}
+            self._allowed = {
+                key: SPARE * torch.maximum(most, SHARE * most.amax()).double() for key, most in self.seen.items()
+            }
             self._error = self.rounding.error_after(self._allowed)
         return self._error
