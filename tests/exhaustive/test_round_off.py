@@ -1,6 +1,7 @@
 """The grid's decisions are the network's own in float32, however large its inner values are."""
 
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -16,9 +17,10 @@ from l0tre.domain import make_domain
 from l0tre.exhaustive.grid_scan import make_level, scan
 from l0tre.exhaustive.scanner import choose_engine, make_scanner
 from l0tre.memory import Batcher
+from l0tre.model.change_error import ChangeError
 from l0tre.model.graph import Graph, run
-from l0tre.model.network import margins
-from l0tre.model.rounding import Peaks, bends, make_round_off
+from l0tre.model.network import Network, margins
+from l0tre.model.rounding import Error, Peaks, RoundOff, bends, gates, make_round_off
 from l0tre.objective import AllRivals
 
 SIDE, SPOT = 8, 19
@@ -69,6 +71,15 @@ class Vector(nn.Module):
         return self.out(x + self.large - self.large)  # type: ignore[no-any-return]
 
 
+class WholeMap(Cancelling):
+    """The same before a factor of one that is worked out from the whole map."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.second(torch.relu(self.first(x)))
+        y = y * torch.sigmoid(0.0 * y.mean((2, 3), keepdim=True) + 40.0)
+        return self.out(torch.flatten(y, 1))  # type: ignore[no-any-return]
+
+
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "around a ReLU": (lambda: Cancelling(1e7), (1, SIDE, SIDE)),
     "folded": (lambda: Cancelling(1e7, curved=False), (1, SIDE, SIDE)),
@@ -90,9 +101,9 @@ def smallest_margin(module: nn.Module, image: Tensor, values: list[float], t: in
     return min(found)
 
 
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("kind", [*MODELS, "whole map"])
 def test_large_inner_values_fool_no_grid(kind: str) -> None:
-    make, shape = MODELS[kind]
+    make, shape = MODELS.get(kind, (lambda: WholeMap(1e7), (1, SIDE, SIDE)))
     module = make().eval()
     image, domain = torch.full(shape, 0.4), make_domain(shape, low=0.0, high=0.6)
     bounds = l0tre.evaluate(
@@ -135,11 +146,13 @@ def test_margins_between_grid_points_are_real_ones() -> None:
 def network_of(seed: int, large: float) -> tuple[nn.Module, tuple[int, ...]]:
     torch.manual_seed(seed)
     if seed % 2:
-        layers = [nn.Linear(6, 12), nn.ReLU(), nn.Linear(12, 8), nn.Tanh(), nn.Linear(8, 3)]
+        inner = nn.Hardtanh(0.1, 0.8) if seed % 3 == 2 else nn.Tanh()
+        layers = [nn.Linear(6, 12), nn.ReLU(), nn.Linear(12, 8), inner, nn.Linear(8, 3)]
         shape: tuple[int, ...] = (6,)
     else:
         layers = [nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.LeakyReLU(0.1), nn.MaxPool2d(2)]
-        layers += [nn.Conv2d(4, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(36, 3)]
+        layers += [nn.Conv2d(4, 4, 3, padding=1), nn.ReLU6() if seed % 3 == 2 else nn.ReLU()]
+        layers += [nn.Flatten(), nn.Linear(36, 3)]
         shape = (1, 6, 6)
     module = nn.Sequential(*layers).eval().requires_grad_(False)
     first = module[0]
@@ -172,6 +185,42 @@ def test_float32_stays_within_its_errors(seed: int, large: float, t: int) -> Non
         assert gap <= error.worst
         assert gap <= error.likely
     assert error.likely <= 1e-2 * (1 + large) * (1 + float(exact.abs().max()))
+    after = error_of_changes(network, rounding, image.view(-1, *shape), x)
+    assert float((scores.double() - exact).abs().max()) <= min(after.worst, after.likely)
+
+
+def error_of_changes(network: Network, rounding: RoundOff, image: Tensor, x: Tensor) -> Error:
+    graph, found = network.graph, ChangeError(rounding)
+    assert graph is not None
+    numbers, own = bends(graph), dict[int, Tensor]()
+    run(graph, image, own.__setitem__)
+
+    def see(place: int, value: Tensor) -> None:
+        if place in numbers:
+            found.see(numbers[place], 0, value - own[place], gate=gates(graph.operations[place]))
+
+    run(graph, x, see)
+    return found.error()
+
+
+LIMITS = [(0.0, 6.0, False), (0.25, 6.0, False), (-1.0, 1.0, True), (-math.inf, 6.0, True)]
+
+
+@pytest.mark.parametrize(("low", "high", "passes"), LIMITS)
+def test_errors_pass_clips_where_values_do(low: float, high: float, passes: bool) -> None:
+    module = nn.Sequential(nn.Linear(2, 1), nn.Hardtanh(low, high), nn.Linear(1, 2)).eval().requires_grad_(False)
+    for layer, weight, bias in ((module[0], [[1e4, -1e4]], [-0.5]), (module[2], [[1.0], [0.0]], [0.0, 1.0])):
+        layer.weight.copy_(torch.tensor(weight))  # type: ignore[operator, union-attr]
+        layer.bias.copy_(torch.tensor(bias))  # type: ignore[operator, union-attr]
+    network = l0tre.load(module, input_shape=(2,), device="cpu")
+    assert network.literal is not None
+    domain, image = make_domain((2,)), torch.tensor([[0.5, 0.5]])
+    rounding = make_round_off(network.literal, *domain.box, domain.members, image)
+    unchanged = error_of_changes(network, rounding, image, image)
+    assert (unchanged.likely > 1e-4) == passes
+    assert unchanged.worst >= max(low, 0.0) * 2**-24
+    # A change that takes the value above the lower limit takes the error along.
+    assert error_of_changes(network, rounding, image, torch.tensor([[0.6, 0.5]])).likely > 1e-4
 
 
 def without_peaks(graph: Graph, image: Tensor) -> float:

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -164,11 +163,11 @@ def _compare(
     if setup is None:
         return None
     locality, level, batcher, x, labels = setup
-    scanner, _, _ = make_scanner(Engine(locality, ""), level, batcher, 2**26)
+    scanner, _, _ = make_scanner(Engine(locality, ""), level, batcher, 2**24)
     if isinstance(scanner, ForwardScanner):
         return None
     wanted = scan(batcher, level, x, AllRivals(labels), 0, level.sets)
-    found = replace(scanner, budget=2**22).prepare(x, AllRivals(labels))
+    found = scanner.prepare(x, AllRivals(labels))
     middle = int(split * level.sets)
     size = float(wanted.margin.abs().max() + wanted.score.abs().max())
     ranges = [r for r in ((0, middle), (middle, level.sets)) if r[0] < r[1]]

@@ -10,6 +10,7 @@ import l0tre
 from l0tre.locality import fused
 from l0tre.locality.differences import FLOAT32, Precision, boxes, make_differences, output_change, row_bytes
 from l0tre.locality.local_part import Span
+from l0tre.locality.own_padding import pad_inside
 from l0tre.model.graph import Graph, run
 
 
@@ -46,9 +47,9 @@ def test_any_box_gives_what_whole_passes_give(graph: Graph, row: int, column: in
     image = torch.rand(2, 13, 11, generator=generator)
     box = (Span(row, min(row + side - 1, 12)), Span(column, min(column + side - 1, 10)))
     change = torch.randn(3, 2, box[0].size, box[1].size, generator=generator)
-    where = boxes(graph, box, even=even)
-    assert row_bytes(graph, where, FLOAT32) > 0
     around = make_differences(graph, image, FLOAT32)
+    where = boxes(around.graph, box, even=even)
+    assert row_bytes(around.graph, where, FLOAT32) > 0
     found = output_change(around, change, where)
     changed = image.repeat(3, 1, 1, 1)
     changed[:, :, box[0].first : box[0].last + 1, box[1].first : box[1].last + 1] += change
@@ -67,6 +68,25 @@ def test_differences_know_small_changes_that_scores_have_lost() -> None:
     moved[:, :, 6, 5] += change[0, :, 0, 0].double()
     want = run(exact, moved) - run(exact, image.double()[None])
     torch.testing.assert_close(found.double(), want, rtol=1e-3, atol=1e-13)
+
+
+def test_zeros_around_maps_are_left_to_convolutions() -> None:
+    torch.manual_seed(0)
+    even, odd, other = nn.ZeroPad2d((2, 2, 1, 1)), nn.ZeroPad2d((0, 1, 0, 1)), nn.ConstantPad2d(1, 0.5)
+    layers = [even, nn.Conv2d(2, 3, (3, 5), padding=(1, 0)), nn.ReLU(), odd, nn.Conv2d(3, 4, 3, stride=2), other]
+    module = nn.Sequential(*layers, nn.Conv2d(4, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)).eval()
+    graph = l0tre.load(module, input_shape=(2, 9, 8), device="cpu").graph
+    assert graph is not None
+    merged = pad_inside(graph)
+    assert [operation.kind for operation in merged.operations].count("pad") == 2
+    x = torch.rand(3, 2, 9, 8)
+    torch.testing.assert_close(run(merged, x), run(graph, x))
+    around, box = make_differences(graph, x[0], FLOAT32), (Span(0, 1), Span(6, 7))
+    change = torch.randn(4, 2, 2, 2)
+    changed = x[:1].repeat(4, 1, 1, 1)
+    changed[:, :, :2, 6:] += change
+    found = output_change(around, change, boxes(around.graph, box))
+    torch.testing.assert_close(found, run(graph, changed) - run(graph, x[:1]), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -12,9 +12,10 @@ from torch.nn import functional as F
 import l0tre
 from l0tre.api.drawings import Drawing, begin_map
 from l0tre.errors import ConfigError, ModelError, StoreError
-from l0tre.maps import forecast
+from l0tre.maps import places
 from l0tre.maps.files import read_map
 from l0tre.maps.pairs import interacting_pairs
+from l0tre.maps.slopes import Slopes
 from l0tre.maps.work import MapStep
 from l0tre.maps.worst_values import HalfError, candidates, find_worst_values
 from l0tre.model.network import Network
@@ -294,10 +295,32 @@ def _breaks(x: Tensor) -> Tensor:
     return torch.stack([torch.where(alone, torch.nan, flat.sum(1)), flat[:, 0]], 1)
 
 
-def test_tiles_and_lattices_cover_the_map() -> None:
-    domain = l0tre.make_domain((3, 20, 30))
-    layout = forecast.make_layout(domain)
-    drawn = forecast.tiles(layout, 24, torch.Generator().manual_seed(0))
+def test_tiles_and_cells_cover_the_map() -> None:
+    layout = places.make_layout(l0tre.make_domain((3, 20, 30)))
+    drawn = places.tiles(layout, 24, torch.Generator().manual_seed(0))
     row, column = drawn // 30, drawn % 30
     assert len({(int(r) // 5, int(c) // 5) for r, c in zip(row, column, strict=True)}) == len(drawn) == 24
-    assert len(forecast.lattice(layout, 2)) == 150
+    worth = torch.rand(600, generator=torch.Generator().manual_seed(0))
+    worth.view(20, 30)[:4, :4] = -torch.inf
+    chosen = places.cells(layout, 4, worth)
+    squares = worth.view(5, 4, 30, 1)[:, :, :28].reshape(5, 4, 7, 4).permute(0, 2, 1, 3).flatten(2)
+    assert len(chosen) == 5 * 8 - 1
+    assert set(squares.amax(2).flatten().tolist()) - {-torch.inf} <= set(worth[chosen].tolist())
+
+
+@pytest.mark.parametrize("width", [3, 5])
+def test_slopes_tell_what_colours_do_that_were_not_looked_at(width: int) -> None:
+    """Neighbours alike but for a factor of their phase; what moves up counts otherwise than what moves down."""
+    generator = torch.Generator().manual_seed(0)
+    layout = places.Layout(12, 12, torch.arange(144))
+    image, grid = torch.rand(144, width, generator=generator), torch.rand(144, 8, width, generator=generator).round()
+    move, factor = grid - image[:, None], torch.where(torch.arange(144) // 12 % 2 == 0, 1.0, 3.0)
+    true = factor[:, None] * (2 * move.clamp(min=0) + move.clamp(max=0)).sum(2)
+    looked = torch.full_like(true, torch.nan)
+    rows = torch.arange(144)
+    looked[rows[::3], rows[::3] // 3 % 8] = true[rows[::3], rows[::3] // 3 % 8]
+    slopes = Slopes(layout, image, grid)
+    slopes.begin(looked, 3.0)
+    found = slopes.predict(looked, (2.0, 1.0))
+    assert float((found - true).abs().median()) < 0.2 * float(true.abs().median())
+    assert float((found - true)[1::3].norm() / true[1::3].norm()) < 0.25

@@ -43,7 +43,8 @@ class ChangeError:
             gate: Whether only growth counts (see ``rounding.gates``).
         """
         own = self.rounding.own[number][slot].shape
-        over, shape = tuple(range(change.ndim)), ()
+        over: tuple[int, ...] = tuple(range(change.ndim))
+        shape: tuple[int, ...] = ()
         if change.ndim == len(own) == 4 and change.shape[1] == own[1]:
             over, shape = (0, 2, 3), (-1, 1, 1)
         elif change.shape[1:] == own[1:]:
