@@ -210,8 +210,8 @@ LIMITS = [(0.0, 6.0, False), (0.25, 6.0, False), (-1.0, 1.0, True), (-math.inf, 
 def test_errors_pass_clips_where_values_do(low: float, high: float, passes: bool) -> None:
     module = nn.Sequential(nn.Linear(2, 1), nn.Hardtanh(low, high), nn.Linear(1, 2)).eval().requires_grad_(False)
     for layer, weight, bias in ((module[0], [[1e4, -1e4]], [-0.5]), (module[2], [[1.0], [0.0]], [0.0, 1.0])):
-        layer.weight.copy_(torch.tensor(weight))  # type: ignore[operator, union-attr]
-        layer.bias.copy_(torch.tensor(bias))  # type: ignore[operator, union-attr]
+        layer.weight.copy_(torch.tensor(weight))  # type: ignore[operator]
+        layer.bias.copy_(torch.tensor(bias))  # type: ignore[operator]
     network = l0tre.load(module, input_shape=(2,), device="cpu")
     assert network.literal is not None
     domain, image = make_domain((2,)), torch.tensor([[0.5, 0.5]])
