@@ -273,6 +273,7 @@ def test_chance_is_counted_like_the_search() -> None:
     assert [row["coverage"] for row in curve] == sorted(row["coverage"] for row in curve)
     for row in curve:
         assert row["random"] <= row["at_most"] + 1e-12
+        assert row["random"] <= row["coverage"] + 1e-12  # tests found by chance are tests too
         assert row["coverage"] <= row["at_most"] + 1e-12
     assert curve[-1]["share_of_adversarial"] in (0.0, 1.0)
 

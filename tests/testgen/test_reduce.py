@@ -62,7 +62,16 @@ def test_packed_rows_are_what_was_packed(rows: list[list[bool]]) -> None:
     hits, every = pack(table), torch.arange(len(rows))
     assert torch.equal(hits.rows(every.flip(0)), table.flip(0))
     assert torch.equal(hits.times(every), table.sum(0))
+    assert torch.equal(hits.any(every[1:]), table[1:].any(0))
     columns = torch.arange(table.shape[1]) % 2 == 0
     assert torch.equal(hits.counts(every, columns), table[:, columns].sum(1))
     for neuron, place in enumerate(hits.first(every).tolist()):
         assert place == next((row for row in range(len(rows)) if rows[row][neuron]), len(rows))
+
+
+def test_rows_of_several_words_are_counted() -> None:
+    table = torch.rand(5, 200, generator=torch.Generator().manual_seed(0)) < 0.7
+    some = torch.tensor([4, 1, 2])
+    assert torch.equal(pack(table).counts(some, table[0]), (table[some] & table[0]).sum(1))
+    assert pack(torch.ones(1, 200, dtype=torch.bool)).counts(some[:0], table[0]).tolist() == []
+    assert pack(torch.ones(2, 200, dtype=torch.bool)).counts(torch.tensor([1]), table[0] | True).tolist() == [200]

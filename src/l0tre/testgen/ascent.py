@@ -67,5 +67,5 @@ def _rise(bench: Bench, found: Found, number: int, missed: Tensor, seeds: Tensor
     rows = (most > 0).nonzero()[:, 0]
     for some in rows.split(max(1, bench.memory // (3 * goals.row_bytes))) if len(rows) else ():
         sizes = (best[some] != original[some])[:, domain.members].any(2).sum(1)
-        found.take(best[some], number_[some], sizes, goals.excess(best[some]) > 0, neurons[some])
+        found.take(best[some], number_[some], sizes, goals.hits(best[some]), neurons[some])
     return 4 * STEPS * goals.share(target) * len(x) + len(rows)

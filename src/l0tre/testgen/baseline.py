@@ -5,7 +5,7 @@ from torch import Tensor
 
 from l0tre.admission import admit
 from l0tre.domain import Domain
-from l0tre.testgen.found import FAR
+from l0tre.testgen.found import FAR, Found
 from l0tre.testgen.goals import Goals
 
 __all__ = ["Chance"]
@@ -42,10 +42,11 @@ class Chance:
         self._begin()
 
     @torch.inference_mode()
-    def distances(self, number: int, queries: int) -> Tensor:
+    def distances(self, found: Found, number: int, queries: int) -> Tensor:
         """The distances at which a batch activates neurons.
 
         Args:
+            found: Receives tests that happen to be nearer than those that were looked for.
             number: Of the batch, from 0 on.
             queries: Inputs of all batches.
 
@@ -56,20 +57,31 @@ class Chance:
             self._begin()
         while self._drawn < number:
             self._draw(self.rows)
-        domain, device = self.domain, self.seeds.device
+        domain, seeds = self.domain, self.seeds
         count = min(self.rows, queries - number * self.rows)
         draw, order, source, high = self._draw(count)
-        sizes = (torch.tensor(float(self.most), device=device) ** draw).round().long()
-        order = order.argsort(1)
-        changed = torch.zeros_like(order, dtype=torch.bool)
-        changed.scatter_(1, order, torch.arange(domain.groups, device=device) < sizes[:, None])
+        sizes = (torch.tensor(float(self.most), device=seeds.device) ** draw).round().long()
+        chosen = order.topk(self.most, 1, largest=False).indices  # the first ones are as random as all
+        taken = torch.arange(self.most, device=seeds.device) < sizes[:, None]
+        members = domain.members[chosen].flatten(1)
+        original = seeds[source]
         target = torch.where(high < 0.5, domain.high, domain.low)
-        x = self.seeds[source].clone()
-        row, group = changed.nonzero(as_tuple=True)
-        x[row[:, None], domain.members[group]] = target[row[:, None], domain.members[group]]
-        x = admit(domain, self.seeds[source], x)
-        moved = (x != self.seeds[source])[:, domain.members].any(2).sum(1)
-        return torch.where(self.goals.excess(x) > 0, moved[:, None], FAR).amin(0)
+        changed = taken.repeat_interleave(domain.members.shape[1], 1)
+        values = torch.where(changed, target.gather(1, members), original.gather(1, members))
+        x = admit(domain, original, original.scatter(1, members, values))
+        moved = (x != original).gather(1, members).view(count, self.most, -1).any(2).sum(1)
+        hits = self.goals.hits(x)
+        found.take(x, source, moved, hits & (moved > 0)[:, None], torch.full_like(moved, -1))
+        return self._nearest(hits, moved)
+
+    def _nearest(self, hits: Tensor, moved: Tensor) -> Tensor:
+        """The smallest size among the inputs that activate each neuron."""
+        order = moved.argsort(stable=True)
+        sizes, counts = moved[order].unique_consecutive(return_counts=True)
+        nearest = torch.full((self.goals.count,), FAR, dtype=torch.int64, device=moved.device)
+        for size, rows in zip(sizes.tolist(), order.split(counts.tolist()), strict=True):
+            nearest = torch.where(hits[rows].any(0) & (nearest > size), size, nearest)
+        return nearest
 
     def _begin(self) -> None:
         self._drawn = 0

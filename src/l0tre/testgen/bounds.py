@@ -6,35 +6,36 @@ What a range leaves out no input attains, whatever real values its groups take.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from l0tre.certify.boxes.form_bounds import seeds_of
-from l0tre.certify.boxes.forward_forms import Forms, carry, item_bytes, make_forward, ranges
-from l0tre.certify.boxes.range_parts import full_boxes, halved
+from l0tre.certify.boxes.forward_forms import Forward, make_forward
 from l0tre.certify.boxes.rounding import drifts
-from l0tre.certify.regions.nodes import BoxNodes, Nodes, join, root
+from l0tre.certify.boxes.window_forms import LocalNetwork, make_prefix
+from l0tre.certify.regions.nodes import BoxNodes, Nodes, root
 from l0tre.certify.regions.tree import Tree, make_tree
 from l0tre.certify.relax.bounds import input_ranges
-from l0tre.certify.relax.instance import Instance, make_instance
+from l0tre.certify.relax.instance import Instance, make_instance, one_pixel_each
 from l0tre.certify.relax.interval import Interval
 from l0tre.certify.relax.plan import Plan, make_plan
 from l0tre.certify.relax.supported import curve_bounds, plain, reduce_graph, unsupported
 from l0tre.domain import Domain
-from l0tre.model.graph import Graph, run_operation
+from l0tre.locality.pair_interactions import is_chain
+from l0tre.model.graph import Graph, Operation, run_operation
 from l0tre.objective import AllRivals
 from l0tre.testgen.goals import Goals, Target
+from l0tre.testgen.small_changes import Changes, near_pairs, pair_products, refine
 
 __all__ = ["CLOSE_HALVINGS", "NeuronProver", "make_neuron_prover"]
 
 ROW_BYTES = {"cpu": 2**23, "cuda": 2**30}
-FORM_BYTES = {"cpu": 2**26, "cuda": 2**32}  # forms that are carried together
-HALVINGS = 1  # of the range of a single group's values, where many neurons are asked about
+HALVINGS = 1  # of the ranges of groups' values, where many neurons are asked about
 CLOSE_HALVINGS = 5  # for neurons without a test
-MOST_PARTS = 2  # parts of ranges for each group, beyond which they are not halved again
+WINDOW_SHARE = 0.5  # of a map that a pixel reaches, up to which forms are carried in windows
+PRODUCTS = {"cpu": 2.0**37, "cuda": 2.0**42}  # that carrying all pairs of pixels may take
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,9 @@ class NeuronProver:
         plan: The network, ready to be bounded.
         tree: The groups as the plan's cells.
         places: For each of the goals' layers the position in the plan's graph whose range tells of it.
+        shifts: By the layer's first neuron, what is to be added to the values there to get those that it activates.
+        forward: The plan, ready for forms.
+        local: Its first layers in windows; none if groups are not pixels or it does not begin with a chain of maps.
         pulse: Felt while bounds are computed.
     """
 
@@ -55,6 +59,9 @@ class NeuronProver:
     plan: Plan
     tree: Tree
     places: tuple[int, ...]
+    shifts: Mapping[int, float]
+    forward: Forward
+    local: LocalNetwork | None
     pulse: Callable[[], None]
 
     @torch.inference_mode()
@@ -91,54 +98,55 @@ class NeuronProver:
         Returns:
             bool ``[neurons]``, some of these.
         """
-        instance = self._instance(seed)
-        forward, drift = make_forward(self.plan), drifts(self.plan, instance.images, instance.base)
-        asked = [
-            (target, place)
-            for target, place in zip(self.goals.targets, self.places, strict=True)
-            if bool(open_[target.layer.place].any()) and place in drift
-        ]
-        keep = {place for _, place in asked}
-        proved = torch.zeros_like(open_)
-        for target, _ in asked:
-            proved[target.layer.place] = open_[target.layer.place]
-        if not asked:
-            return proved
+        changes = self._changes(self._instance(seed), open_, self._read())
+        if not changes.asked:
+            return torch.zeros_like(open_)
         cells = (self.tree.order >= 0).nonzero()[:, 0] + self.tree.slots
-        nodes = full_boxes(instance, 0, cells[:, None])
-        size = item_bytes(forward, 1 + self.domain.members.shape[1], 0, max(keep))
-        most = max(1, FORM_BYTES[seed.device.type] // size)
-        for halving in range(halvings + 1):
-            rest: list[BoxNodes] = []
-            unproved = torch.zeros_like(open_)
-            for start in range(0, len(nodes), most):
-                part = nodes.pick(slice(start, start + most))
-                found = carry(forward, instance, drift, part.image, 0, seeds_of(instance, part), keep)
-                left = self._attainable(asked, found, instance, drift, part) & open_
-                unproved |= left.any(0)
-                rest.append(part.pick(left.any(1)))
-            nodes = join(rest)
-            if halving == halvings or not 0 < len(nodes) <= MOST_PARTS * self.domain.groups:
-                break
-            nodes = halved(nodes, 1)
-        return proved & ~unproved
+        return changes.open_ & ~refine(changes, cells[:, None], halvings)
 
-    def _attainable(
-        self,
-        asked: Sequence[tuple[Target, int]],
-        found: Mapping[int, Forms],
-        instance: Instance,
-        drift: Mapping[int, Tensor],
-        nodes: BoxNodes,
-    ) -> Tensor:
-        """Which neurons some input of each node may activate, for all that its forms say; bool ``[nodes, neurons]``."""
-        answer = torch.ones(len(nodes), self.goals.count, dtype=torch.bool, device=nodes.image.device)
-        for target, place in asked:
-            values = ranges(found[place], instance.base[place][nodes.image], drift[place][nodes.image])
-            highest = self._top(target, *values)
-            # Written so that NaN proves nothing.
-            answer[:, target.layer.place] = ~(highest <= self.goals.thresholds[target.layer.place])
-        return answer
+    @torch.inference_mode()
+    def together(self, seed: Tensor, open_: Tensor) -> Tensor:
+        """Which neurons no change of two pixels activates, pair by pair, of those that no single one does.
+
+        Args:
+            seed: float32 ``[values]``.
+            open_: bool ``[neurons]``, those that it is asked of: proved that no change of a single pixel does.
+
+        Returns:
+            bool ``[neurons]``, some of these: of the first layers, as far as all pairs can be listed.
+        """
+        instance, nothing = self._instance(seed), torch.zeros_like(open_)
+        if self.local is None:
+            return nothing
+        read = [(target, place) for target, place in self._read() if place <= self.local.plan.cut]
+        most, sight = PRODUCTS[seed.device.type], (0, 0)
+        chosen: list[tuple[Target, int]] = []
+        for target, place in read:
+            size = self.plan.receptive_fields[place].size
+            sight = max(sight[0], size[0]), max(sight[1], size[1])
+            if pair_products(self.local, instance, place, sight) > most:
+                break
+            if bool(open_[target.layer.place].any()):
+                chosen.append((target, place))
+                pairs = near_pairs(instance, sight)
+        changes = self._changes(instance, open_, chosen)
+        if not changes.asked or not len(pairs):
+            return changes.open_ & nothing
+        return changes.open_ & ~refine(changes, pairs, HALVINGS)
+
+    def _read(self) -> list[tuple[Target, int]]:
+        """The layers, each with the position whose range tells of it."""
+        return list(zip(self.goals.targets, self.places, strict=True))
+
+    def _changes(self, instance: Instance, open_: Tensor, read: Sequence[tuple[Target, int]]) -> Changes:
+        """A seed, and those of some neurons that forms can tell of."""
+        drift = drifts(self.plan, instance.images, instance.base)
+        asked = [(target, place) for target, place in read if bool(open_[target.layer.place].any()) and place in drift]
+        told = torch.zeros_like(open_)
+        for target, _ in asked:
+            told[target.layer.place] = open_[target.layer.place]
+        thresholds = self.goals.thresholds
+        return Changes(instance, self.forward, self.local, drift, asked, told, thresholds, self._top)
 
     @torch.inference_mode()
     def nowhere(self, seed: Tensor, open_: Tensor) -> Tensor:
@@ -188,12 +196,12 @@ class NeuronProver:
 
     def _top(self, target: Target, low: Tensor, high: Tensor) -> Tensor:
         """The largest values of a layer's neurons ``[nodes, neurons]``, from the ranges of what it reads."""
-        if target.watched != target.layer.position:
-            return high.flatten(1)
-        operation = self.goals.wide.operations[target.layer.position]
+        operation, shift = self.goals.wide.operations[target.layer.position], self.shifts[target.layer.start]
         curve = curve_bounds(operation)
-        if curve is None:  # a clip, which the plan writes as other operations
-            return torch.full_like(high, math.inf).flatten(1)
+        if shift:
+            low, high = low + shift, (high + shift).nextafter(high.new_tensor(math.inf))
+        if curve is None or operation.kind == "relu":  # a clip, like a ReLU, never falls and rounds nothing
+            return run_operation(operation, high).flatten(1)
         top = curve.interval(operation, low, high)[1]
         # The curve's own rounding; see ``relax.plan`` for the slack of what it reads.
         return (top + 1e-12 * (1 + top.abs())).flatten(1)
@@ -253,11 +261,28 @@ def make_neuron_prover(
         return reason
     plan = make_plan(graph, domain, goals.device)
     tree = make_tree(domain.to(torch.device("cpu")), graph).to(goals.device)
-    return NeuronProver(goals, domain, plan, tree, tuple(_places(graph, goals.targets)), pulse)
+    local = make_prefix(plan, WINDOW_SHARE) if one_pixel_each(plan, domain, tree) else None
+    if local is not None and not is_chain(local.plan):
+        local = None
+    places = [_place(graph, target.layer.position) for target in goals.targets]
+    shifts = {target.layer.start: shift for target, (_, shift) in zip(goals.targets, places, strict=True)}
+    read = tuple(place for place, _ in places)
+    return NeuronProver(goals, domain, plan, tree, read, shifts, make_forward(plan), local, pulse)
 
 
-def _places(graph: Graph, targets: Sequence[Target]) -> Iterator[int]:
-    """Where the prover's graph, in which some operations are written as others, has the ranges of layers."""
-    for target in targets:
-        source = graph.operations[target.layer.position].inputs[0]
-        yield len(reduce_graph(Graph(graph.operations[: source + 1])).operations) - 1
+def _place(graph: Graph, position: int) -> tuple[int, float]:
+    """Where the prover's graph has the ranges of what an activation reads, and what is missing to these values.
+
+    Some operations are written as others there: a clip reads its input less a limit first.
+    """
+    operation = graph.operations[position]
+    if curve_bounds(operation) is None:
+        start = len(_reduced(graph, position))
+        first = _reduced(graph, position + 1)[start]
+        if "shift" in first.tensors:
+            return start, -float(first.tensors["shift"])
+    return len(_reduced(graph, operation.inputs[0] + 1)) - 1, 0.0
+
+
+def _reduced(graph: Graph, count: int) -> tuple[Operation, ...]:
+    return reduce_graph(Graph(graph.operations[:count])).operations

@@ -224,7 +224,7 @@ def _keep(goals: Goals, beams: Beams, found: Found, t: int, memory: int) -> int:
     hits = (beams.value[:, 0] > 0).nonzero()[:, 0]
     for rows in hits.split(max(1, memory // (3 * goals.row_bytes))):
         x = beams.x[rows, 0]
-        found.take(x, beams.seeds[rows], torch.full_like(rows, t), goals.excess(x) > 0, beams.neurons[rows])
+        found.take(x, beams.seeds[rows], torch.full_like(rows, t), goals.hits(x), beams.neurons[rows])
     return len(hits)
 
 

@@ -50,6 +50,13 @@ class Crop:
     shape: tuple[int, int, int]
     plane: tuple[int, int]
 
+    @property
+    def inner(self) -> int:
+        """Values of a window, and all that is computed from it."""
+        sizes = [*(stage.size for stage in self.stages), (1, 1)]
+        channels = [self.shape[0], *(stage.operation.shape[0] for stage in self.stages)]
+        return sum(count * height * width for count, (height, width) in zip(channels, sizes, strict=True))
+
     def values(self, x: Tensor, neurons: Tensor) -> Tensor:
         """The value of one neuron for each row.
 

@@ -72,21 +72,24 @@ class Found:
         """
         if not len(x):
             return 0
+        possible = (hits.any(0) & (self.distance > distances.min())).nonzero()[:, 0]
+        if not len(possible):
+            return 0
         # The nearest row of each neuron; of equally near ones the one that activates most.
         rank = torch.empty(len(x), dtype=torch.int32, device=x.device)
         order = (distances * (hits.shape[1] + 1) - hits.sum(1)).argsort(stable=True)
         rank[order] = torch.arange(len(order), dtype=torch.int32, device=order.device)
-        best = torch.where(hits, rank[:, None], len(order)).amin(0)
-        any_ = best < len(order)
-        row = order[best.clamp(max=len(order) - 1).long()]
-        nearer = any_ & (distances[row] < self.distance)
+        best = torch.where(hits[:, possible], rank[:, None], len(order)).amin(0)
+        row = order[best.long()]
+        nearer = distances[row] < self.distance[possible]
         if not bool(nearer.any()):
             return 0
-        used = row[nearer].unique()
+        row, neurons = row[nearer], possible[nearer]
+        used = row.unique()
         place = torch.full((len(x),), -1, dtype=torch.int64, device=x.device)
         place[used] = torch.arange(len(used), device=x.device) + len(self.inputs)
-        self.distance[nearer] = distances[row[nearer]]
-        self.test[nearer] = place[row[nearer]]
+        self.distance[neurons] = distances[row]
+        self.test[neurons] = place[row]
         self.inputs.extend(x[used])
         self.seeds.extend(seeds[used].tolist())
         self.distances.extend(distances[used].tolist())

@@ -31,6 +31,7 @@ __all__ = ["STAGES", "SuiteSettings", "SuiteState", "begin", "generate", "make_b
 STAGES = ("sweep", "search", "tighten", "proofs", "baseline")
 SWEPT = 16  # seeds that climbs start from: those from which most neurons seem near
 NEAR = 3  # changes that a seed is judged by
+TELLING = 64  # neurons of a layer that show whether proofs of so many changes are worth their time
 PART = 8  # of the memory budget that a batch of inputs may take is one part in so many
 BATCH = {"cpu": 2**28, "cuda": 2**34}  # bytes beyond which batches are no faster
 
@@ -289,10 +290,19 @@ def _within(bench: Bench, found: Found, seed: int, count: int, open_: Tensor) ->
     bench.pulse()
     assert not isinstance(bench.prover, str)
     own = bench.seeds[seed]
-    if count > 1:
-        return bench.prover.within(own, count, open_)
-    proved = bench.prover.alone(own, open_)
-    return proved | bench.prover.alone(own, open_ & ~proved & (found.distance >= FAR), CLOSE_HALVINGS)
+    if count == 1:
+        proved = bench.prover.alone(own, open_)
+        return proved | bench.prover.alone(own, open_ & ~proved & (found.distance >= FAR), CLOSE_HALVINGS)
+    proved = bench.prover.together(own, open_) if count == 2 else torch.zeros_like(open_)
+    for target in bench.goals.targets:
+        layer = torch.zeros_like(open_)
+        layer[target.layer.place] = open_[target.layer.place]
+        asked = layer & ~proved
+        if bool(asked.any()):
+            proved = proved | bench.prover.within(own, count, asked)
+        if int(layer.sum()) >= TELLING and not bool((proved & layer).any()):
+            break  # ranges of later layers rest on this one's: they take longest, and tell hardly more
+    return proved
 
 
 def _tighten(bench: Bench, desk: Desk, _: SuiteSettings, state: SuiteState) -> Iterator[str]:
@@ -316,6 +326,6 @@ def _chance(bench: Bench, desk: Desk, settings: SuiteSettings, state: SuiteState
     yield "random changes"
 
 
-def _batch(bench: Bench, _: Found, number: int, queries: int) -> Tensor:
+def _batch(bench: Bench, found: Found, number: int, queries: int) -> Tensor:
     bench.pulse()
-    return bench.chance.distances(number, queries)
+    return bench.chance.distances(found, number, queries)

@@ -10,6 +10,7 @@ from torch import Tensor
 from l0tre.coverage.neurons import Layer, inner_values, source_position
 from l0tre.model.graph import Graph
 from l0tre.model.network import exact_float32
+from l0tre.testgen.before_activation import limits_before
 from l0tre.testgen.crops import Crop, make_crop
 
 __all__ = ["Goals", "Target", "make_goals"]
@@ -23,8 +24,8 @@ class Target:
 
     Attributes:
         layer: The neurons.
-        watched: Position whose values are compared with the thresholds: what goes into a ReLU, whose gradient does
-            not vanish where the neuron is off; else the activation's output.
+        watched: Position whose values are looked at: what goes into the activation, whose gradient does not vanish or
+            mislead where the neuron is off; the activation's output where that does not tell whether it is on.
         graph: The operations up to there.
         soft: The same with ReLUs that leak: its gradients tell of ways through neurons that are off.
         crop: The same on windows, where neurons see windows.
@@ -45,15 +46,17 @@ class Goals:
 
     Attributes:
         graph: The network in float32, up to the last watched operation.
-        wide: The same in float64, by which every hit is confirmed.
+        wide: The network in float64, up to the last activation, by whose output every hit is confirmed.
         targets: The layers.
         thresholds: float64 ``[neurons]``, in the units of the neurons' values.
+        limits: float32 ``[neurons]``, what the watched values must exceed for that.
     """
 
     graph: Graph
     wide: Graph
     targets: tuple[Target, ...]
     thresholds: Tensor
+    limits: Tensor
 
     @property
     def count(self) -> int:
@@ -78,16 +81,26 @@ class Goals:
         layers = [target.layer for target in self.targets]
         return make_goals(self.wide.to("cpu", torch.float64), layers, self.thresholds.cpu(), device)
 
-    def excess(self, x: Tensor) -> Tensor:
-        """How far each neuron is above its threshold, float32 ``[rows, neurons]`` from ``[rows, values]``."""
+    def values(self, x: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Each layer's watched values, float32 ``[rows, neurons]`` from ``[rows, values]``, and their limits."""
         with exact_float32(self.device):
-            values = inner_values(self.graph, self._positions, x.view(-1, *self.graph.input_shape))
-        return torch.cat(values, 1) - self.thresholds.to(torch.float32)
+            watched = [target.watched for target in self.targets]
+            found = inner_values(self.graph, watched, x.view(-1, *self.graph.input_shape))
+        return [(own, self.limits[target.layer.place]) for own, target in zip(found, self.targets, strict=True)]
+
+    def excess(self, x: Tensor) -> Tensor:
+        """How far each neuron is above its limit, float32 ``[rows, neurons]`` from ``[rows, values]``."""
+        return torch.cat([value - limit for value, limit in self.values(x)], 1)
+
+    def hits(self, x: Tensor) -> Tensor:
+        """Which neurons inputs activate, as far as float32 tells; bool ``[rows, neurons]`` from ``[rows, values]``."""
+        return torch.cat([value > limit for value, limit in self.values(x)], 1)
 
     def confirmed(self, x: Tensor) -> Tensor:
         """Which neurons an input activates, computed in float64; bool ``[rows, neurons]`` from ``[rows, values]``."""
         inputs = x.to(torch.float64).view(-1, *self.wide.input_shape)
-        return torch.cat(inner_values(self.wide, self._positions, inputs), 1) > self.thresholds
+        positions = [target.layer.position for target in self.targets]
+        return torch.cat(inner_values(self.wide, positions, inputs), 1) > self.thresholds
 
     def own_excess(self, target: Target, x: Tensor, neurons: Tensor, *, soft: bool = False) -> Tensor:
         """The excess of one neuron of a layer for each row.
@@ -109,7 +122,7 @@ class Goals:
             else:
                 (values,) = inner_values(graph, (target.watched,), x.view(-1, *self.graph.input_shape))
                 own = values.gather(1, numbers[:, None])[:, 0]
-        return own - self.thresholds[neurons].to(torch.float32)
+        return own - self.limits[neurons]
 
     def share(self, target: Target) -> float:
         """What :meth:`own_excess` of one input costs, as a share of a pass through all layers, by values computed."""
@@ -122,15 +135,9 @@ class Goals:
 
     def _inner(self, target: Target, *, whole: bool = False) -> float:
         """Values that are computed for one neuron of a layer, or for the whole layer."""
-        inner = sum(math.prod(operation.shape) for operation in target.graph.operations)
         if target.crop is None or whole:
-            return inner
-        (height, width), (_, rows, columns) = target.crop.stages[0].size, self.graph.input_shape
-        return inner * height * width / (rows * columns)
-
-    @property
-    def _positions(self) -> list[int]:
-        return [target.watched for target in self.targets]
+            return sum(math.prod(operation.shape) for operation in target.graph.operations)
+        return target.crop.inner
 
 
 def make_goals(graph: Graph, layers: Sequence[Layer], thresholds: Tensor, device: torch.device) -> Goals:
@@ -146,17 +153,17 @@ def make_goals(graph: Graph, layers: Sequence[Layer], thresholds: Tensor, device
         The goals.
     """
     ready = graph.to(device, torch.float32)
-    targets = []
+    targets, limits = [], []
     for layer in layers:
-        own = thresholds[layer.place]
-        # Where nothing below zero passes, a value above a threshold of at least zero is the same before and after.
-        before = layer.kind == "relu" and bool((own >= 0).all())
-        watched = source_position(graph, layer) if before else layer.position
+        before = limits_before(graph.operations[layer.position], thresholds[layer.place])
+        watched = layer.position if before is None else source_position(graph, layer)
+        limits.append(thresholds[layer.place] if before is None else before)
         part = _upto(ready, watched)
         soft = _leaky(part)
         targets.append(Target(layer, watched, part, soft, make_crop(part, watched), make_crop(soft, watched)))
-    end = max(target.watched for target in targets)
-    return Goals(_upto(ready, end), _upto(graph.to(device, torch.float64), end), tuple(targets), thresholds.to(device))
+    seen, end = max(target.watched for target in targets), max(layer.position for layer in layers)
+    wide, most = _upto(graph.to(device, torch.float64), end), torch.cat(limits).to(device, torch.float32)
+    return Goals(_upto(ready, seen), wide, tuple(targets), thresholds.to(device), most)
 
 
 def _leaky(graph: Graph) -> Graph:

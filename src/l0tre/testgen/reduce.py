@@ -48,14 +48,14 @@ def needed_tests(
     for level in distances.unique().tolist():
         rows = order[distances[order] == level]
         kept.extend(_cover(hits, rows, covered))
-        covered |= hits.times(rows) > 0
+        covered |= hits.any(rows)
     place = torch.tensor(kept, dtype=torch.int64, device=goals.device)
     return used[place], hits.pick(place)
 
 
 def _cover(hits: Hits, rows: Tensor, covered: Tensor) -> list[int]:
     """Rows that cover what all of them do and ``covered`` does not; those that others make superfluous are left out."""
-    missing = (hits.times(rows) > 0) & ~covered
+    missing = hits.any(rows) & ~covered
     if not bool(missing.any()):
         return []
     chosen = rows[hits.counts(rows, missing).argsort(descending=True, stable=True)]

@@ -79,7 +79,7 @@ def _units(
 def _restore_many(bench: Bench, found: Found, target_number: int, neurons: Tensor, x: Tensor, number: Tensor) -> float:
     """Restore the groups that the gradient says matter least, as many at once as can be, until none of them can go.
 
-    The half of them is tried, a quarter, ..., and one; the largest share that a neuron can do without goes.
+    The half of them is tried; where a neuron cannot do without, a quarter from then on, ..., and one.
 
     Args:
         bench: As in :func:`_restore_one`, like what follows.
@@ -94,35 +94,33 @@ def _restore_many(bench: Bench, found: Found, target_number: int, neurons: Tenso
     """
     goals, domain, memory = bench.goals, bench.domain, bench.memory
     target, original, x = goals.targets[target_number], bench.seeds[number], x.clone()
-    open_, spent = torch.arange(len(x), device=x.device), 0.0
     real = torch.arange(domain.members.shape[1], device=x.device) < domain.sizes[:, None]
+    open_ = smaller = torch.arange(len(x), device=x.device)
+    halvings, weight = torch.ones_like(open_), torch.zeros(len(x), domain.groups, device=x.device)
+    spent = 0.0
     while len(open_):
         bench.pulse()
+        if len(smaller):  # what is left has weights of its own
+            slope = slope_of(goals, target, x[smaller], neurons[smaller], soft=False)
+            weight[smaller] = ((slope * (x - original)[smaller])[:, domain.members] * real).sum(2)
+            spent += 2 * goals.share(target) * len(smaller)
         now, own = x[open_], original[open_]
-        slope = slope_of(goals, target, now, neurons[open_], soft=False)
-        moved = now != own
-        weight = ((slope * (now - own))[:, domain.members] * real).sum(2)
-        changed = moved[:, domain.members].any(2)
-        rank = weight.masked_fill(~changed, torch.inf).argsort(1).argsort(1)
-        count = changed.sum(1)
-        best, done = now, torch.zeros(len(open_), dtype=torch.bool, device=x.device)
-        for halving in range(1, domain.groups.bit_length() + 1):
-            share = count >> halving
-            if not bool((share > 0).any()):
-                break
-            gone = (rank < share[:, None]) & changed
-            restored = torch.zeros_like(moved).scatter_(
-                1, domain.members.flatten().expand(len(now), -1), gone.repeat_interleave(domain.members.shape[1], 1)
-            )
-            tried = admit(domain, own, torch.where(restored, own, now))
-            hit = (goals.own_excess(target, tried, neurons[open_]) > 0) & ~done & (share > 0)
-            best, done = torch.where(hit[:, None], tried, best), done | hit
-            spent += goals.share(target) * len(tried)
-        x[open_] = best
-        open_ = open_[done]
+        changed = (now != own)[:, domain.members].any(2)
+        share = changed.sum(1) >> halvings[open_]
+        rank = weight[open_].masked_fill(~changed, torch.inf).argsort(1).argsort(1)
+        gone = ((rank < share[:, None]) & changed).repeat_interleave(domain.members.shape[1], 1)
+        restored = torch.zeros_like(now, dtype=torch.bool)
+        restored.scatter_(1, domain.members.flatten().expand(len(now), -1), gone)
+        tried = admit(domain, own, torch.where(restored, own, now))
+        hit = (goals.own_excess(target, tried, neurons[open_]) > 0) & (share > 0)
+        spent += goals.share(target) * len(tried)
+        smaller = open_[hit]
+        x[smaller] = tried[hit]
+        halvings[open_[~hit]] += 1
+        open_ = open_[share > 0]
     for rows in torch.arange(len(x), device=x.device).split(max(1, memory // (3 * goals.row_bytes))):
         sizes = (x[rows] != original[rows])[:, domain.members].any(2).sum(1)
-        found.take(x[rows], number[rows], sizes, goals.excess(x[rows]) > 0, neurons[rows])
+        found.take(x[rows], number[rows], sizes, goals.hits(x[rows]), neurons[rows])
     return spent + len(x)
 
 
@@ -159,5 +157,5 @@ def _restore_one(
     for rows in hits.split(max(1, memory // (3 * goals.row_bytes))):
         smaller = tried[first[rows]]
         sizes = (smaller != original[rows])[:, domain.members].any(2).sum(1)
-        found.take(smaller, number[rows], sizes, goals.excess(smaller) > 0, neurons[rows])
+        found.take(smaller, number[rows], sizes, goals.hits(smaller), neurons[rows])
     return goals.share(target) * len(row) + len(hits), neurons[hits]

@@ -105,6 +105,6 @@ def _show(
         best = order.argmin()[None]
         spent += goals.share(target) * len(x)
         if int(order[best]) < FAR:
-            found.take(x[best], seed[None], sizes[best], goals.excess(x[best]) > 0, neuron[None])
+            found.take(x[best], seed[None], sizes[best], goals.hits(x[best]), neuron[None])
             spent += 1
     return spent
