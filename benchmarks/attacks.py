@@ -63,6 +63,7 @@ CASES = {
     # To choose constants on, for no table.
     **{name: Case(name, "tuning") for name in TUNING},
     "tune-colour-values": Case("tune-colour", "tuning", unit="feature"),
+    "tune-residual-values": Case("tune-residual", "tuning", unit="feature"),
 }
 
 

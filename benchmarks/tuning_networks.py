@@ -15,6 +15,7 @@ import l0tre
 from l0tre.data import Dataset, select
 from l0tre.zoo.losses import loss_and_scores
 from l0tre.zoo.recipes import Adversarial, CrossEntropy, Loss, Trades
+from l0tre.zoo.residual import resnet
 
 __all__ = ["TUNING", "drawn_rows", "load_tuning"]
 
@@ -80,6 +81,10 @@ TUNING = {
         lambda: _dense(784, (100, 100, 100), 10), "mnist", Adversarial("linf", 0.1, 0.03, 5), TRAINED_ON
     ),
     "tune-table": _Recipe(lambda: _dense(30, (48, 48), 4), "table", CrossEntropy(), 4_000, 60),
+    "tune-residual": _Recipe(lambda: resnet(8, 2), "cifar10", CrossEntropy(), COLOUR[1] - COLOUR[0], 12),
+    "tune-residual-l2": _Recipe(
+        lambda: resnet(8, 1), "cifar10", Adversarial("l2", 0.5, 0.2, 4), COLOUR[1] - COLOUR[0], 6
+    ),
     "tune-colour": _Recipe(lambda: _pooled(3, 32, (16, 32)), "cifar10", CrossEntropy(), COLOUR[1] - COLOUR[0], 8),
 }
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -58,6 +59,21 @@ class Domain:
     def groups(self) -> int:
         """Number of groups that may change."""
         return len(self.members)
+
+    @cached_property
+    def planes(self) -> int:
+        """Planes of the input, one after the other, of which group g holds value g of each; 0 for other groups."""
+        groups, width = self.members.shape
+        if len(self.low) != groups * width or not bool((self.sizes == width).all()):
+            return 0
+        whole = torch.arange(groups * width, device=self.members.device).view(width, groups).T
+        return width if torch.equal(self.members, whole) else 0
+
+    def by_group(self, values: Tensor) -> Tensor:
+        """Any numbers of values, ``[rows, groups, width]`` from ``[rows, values]``: a view where groups are planes."""
+        if self.planes:
+            return values.reshape(len(values), self.planes, self.groups).transpose(1, 2)
+        return values[:, self.members]
 
     @property
     def box(self) -> tuple[Tensor, Tensor]:

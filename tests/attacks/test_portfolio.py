@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from l0tre.attacks.auto import METHODS
+from l0tre.attacks.auto import METHODS, usable
+from l0tre.attacks.drive import carry_out
 from l0tre.attacks.linear import approach
 from l0tre.attacks.meter import Meter
 from l0tre.attacks.portfolio import Learner, make_learner, portfolio
@@ -111,9 +112,32 @@ def test_methods_without_work_rest_until_something_changes() -> None:
     assert learner.passes[0].tolist() == [50, 50]
 
 
+def test_only_values_between_the_ends_are_left_where_all_smaller_sets_were_tried() -> None:
+    learner = make_learner(["local", "exact", "values"], 4, torch.device("cpu"))
+    sizes = torch.tensor([3, 3, 4, 3])
+    learner.learn(1, sizes, torch.tensor([3, 2, 4, 3]), torch.tensor([50, 50, 50, 0]))
+    assert learner.settled.tolist() == [True, False, False, False]
+    assert learner.resting[:, 0].tolist() == [True, True, False]
+    assert learner.choose(torch.Generator().manual_seed(0)).tolist()[0] == 2
+    learner.learn(2, sizes, torch.tensor([2, 3, 4, 3]), torch.tensor([20, -1, -1, -1]))
+    assert not bool(learner.settled.any())
+
+
+def test_images_that_are_settled_cost_nothing_more_if_no_method_goes_between_the_ends() -> None:
+    case = make_linear(3, (1, 3, 3), 3, count=3)
+    task = AttackTask(case.images.flatten(1), AllRivals(case.labels), case.domain, torch.ones(3, dtype=torch.int64))
+    meter = Meter(case.network, 3, MEMORY)
+    outcome = carry_out(meter, task, usable("auto", True, ends_only=True), 1500, 0)
+    sizes = task.sizes(outcome.best)
+    small = sizes <= 3
+    assert bool(small.any())
+    assert sizes[small].tolist() == [case.distance(row) for row in small.nonzero()[:, 0].tolist()]
+    assert bool((meter.spent[small] < 1200).all())
+
+
 def test_nothing_is_chosen_where_all_rest() -> None:
     learner = make_learner(["local"], 1, torch.device("cpu"))
-    idle = Learner(learner.names, learner.removed, learner.passes, torch.ones(1, 1, dtype=torch.bool))
+    idle = Learner(learner.names, learner.removed, learner.passes, torch.ones(1, 1, dtype=torch.bool), learner.settled)
     assert idle.choose(torch.Generator()).tolist() == [-1]
 
 

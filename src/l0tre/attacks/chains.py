@@ -99,7 +99,8 @@ def begin(
     image = rows[:, None].expand_as(used)[used]
     rival, shaken = rivals.repeat(1, copies)[used], shaken[used]
     x, slopes = task.images[image], sides.slopes[image]
-    for some in ((~shaken & ~sides.between[image]).nonzero()[:, 0], (~shaken & sides.between[image]).nonzero()[:, 0]):
+    straight = ~shaken & ~sides.bent[image]
+    for some in ((straight & ~sides.between[image]).nonzero()[:, 0], (straight & sides.between[image]).nonzero()[:, 0]):
         x[some], slopes[some] = _led(meter, task, best, image[some], rival[some], limit, sides, generator)
     chains = _make(task, image, rival, x, shaken, sides.between[image], slopes)
     return join([chains, from_best(meter, task, best, rows, limit, sides)])
@@ -117,8 +118,9 @@ def _led(
 ) -> tuple[Tensor, Tensor]:
     """Where linear models lead some chains, all between or none, and the slopes between the corners that they used."""
     if len(image) and bool(sides.between[image[0]]):
-        return approach(meter, task, best, image, rival, limit, steps=STEPS, chance=generator)
-    x, _ = approach(meter, task, best, image, rival, limit, above=sides.above[image])
+        x, slopes, _ = approach(meter, task, best, image, rival, limit, steps=STEPS, chance=generator)
+        return x, slopes
+    x, _, _ = approach(meter, task, best, image, rival, limit, above=sides.above[image])
     return x, sides.slopes[image]
 
 
@@ -165,7 +167,7 @@ def restart(
     for some in ((~between).nonzero()[:, 0], between.nonzero()[:, 0]):
         if not len(some):
             continue
-        x[rows[some]], met = approach(
+        x[rows[some]], met, _ = approach(
             meter,
             task,
             best,

@@ -52,7 +52,9 @@ def _best_listed(
 def group_sums(task: AttackTask, values: Tensor) -> Tensor:
     """Sums over the values of each group: ``[rows, groups]`` from ``[rows, values]``."""
     domain = task.domain
-    if domain.members.shape[1] == 1:
-        return values[:, domain.members[:, 0]]
+    if domain.planes == 1:
+        return values
+    if domain.planes:
+        return domain.by_group(values).sum(2)
     own = torch.arange(domain.members.shape[1], device=values.device) < domain.sizes[:, None]
-    return (values[:, domain.members] * own).sum(2)
+    return (domain.by_group(values) * own).sum(2)

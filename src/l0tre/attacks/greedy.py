@@ -1,22 +1,18 @@
 """Every single group, every pair, at the ends of their ranges; then the paper's accumulation and tightening."""
 
-import math
-
 from torch import Tensor
 
+from l0tre.attacks.corners import cheapest, corners_of
 from l0tre.attacks.meter import Meter
 from l0tre.attacks.task import AttackTask, keep_smaller
 from l0tre.exhaustive.accumulate import PREFIXES, accumulate, longest, tighten
-from l0tre.exhaustive.describe import describe
-from l0tre.exhaustive.grid_scan import Level, make_level
-from l0tre.exhaustive.progress import GridProgress, advance, begin
+from l0tre.exhaustive.grid_scan import Level
+from l0tre.exhaustive.progress import GridProgress
 from l0tre.exhaustive.ranking import Ranking
-from l0tre.exhaustive.scanner import ForwardScanner, choose_engine, make_scanner
-from l0tre.grid import make_grid
 
-__all__ = ["exact", "greedy"]
+__all__ = ["LEVELS", "exact", "greedy"]
 
-LEVELS = (1, 2)
+LEVELS = (1, 2)  # groups of a set: nothing of these sizes is missed at the ends of ranges
 
 
 def greedy(meter: Meter, task: AttackTask, best: Tensor, limit: Tensor) -> Tensor:
@@ -61,28 +57,19 @@ def _levels(meter: Meter, task: AttackTask, best: Tensor, limit: Tensor, *, accu
     few = sizes <= max(LEVELS) + 1
     if not bool(((sizes > task.enough) & (few | (sizes > task.domain.groups) | accumulating)).any()):
         return best
-    grid = make_grid(task.domain, 1.0, colours="corners").to(task.images.device)
-    engine = choose_engine(meter.network, task.domain, grid, meter.tuning)
     for t in LEVELS:
-        if t > task.domain.groups:
+        if t > task.domain.groups or not bool((meter.spent + cheapest(task, t) <= limit).any()):
             break
-        level = make_level(task.domain, grid, t)
-        scanner, most, width = make_scanner(engine, level, meter.batcher, meter.memory, meter.tuning)
-        saving = describe(engine).saving if not isinstance(scanner, ForwardScanner) else 1.0
-        cost = math.ceil(level.sets * level.points / saving) + 2  # the best of each ranking is looked at again
+        sets = corners_of(meter, task).scan(meter, task, t)
+        level, cost = sets.level, sets.cost(sets.level.sets) + 2  # the best of each ranking is seen again
         sizes = task.sizes(best)
         affordable = meter.spent + cost <= limit
         useful = (sizes > t) if accumulating else (sizes == t + 1) | (sizes > task.domain.groups)
         rows = ((sizes > task.enough) & useful & affordable).nonzero()[:, 0]
         if not len(rows) or meter.halted():
             continue
-        for block in rows.split(most):
-            scan = scanner.prepare(task.images[block], task.specification.pick(block), decide=False)
-            partial = begin(t, len(block), min(level.sets, task.domain.groups), task.images.device)
-            while partial.position < level.sets and not meter.halted():
-                stop = min(partial.position + max(1, width // len(block)), level.sets)
-                partial = advance(partial, scan(partial.position, stop))
-            meter.charge(block, math.ceil(partial.position * level.points / saving))
+        for block in rows.split(sets.most):
+            partial = sets.rank(meter, task, block, task.images[block], task.domain.groups)
             best[block] = _gather(meter, task.part(block), best[block], block, level, partial, limit, accumulating)
     return best
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from l0tre.admission import ends
 from l0tre.attacks.first_order import first_order_gains, group_sums
+from l0tre.attacks.grow import grow
 from l0tre.attacks.meter import Meter
 from l0tre.attacks.rows import lowest
 from l0tre.attacks.task import AttackTask, keep_smaller
@@ -20,6 +21,8 @@ from l0tre.exhaustive.accumulate import changed_groups, flipped
 
 __all__ = ["STEPS", "Sides", "approach", "between", "from_all_sides", "linear", "no_sides"]
 
+SURPRISE = 2  # times as many groups as the first linear model promised: the network bends
+SMALL = 8  # groups up to which an input that was grown is good enough
 STEPS = 15  # of one approach, two passes each
 PACE = 0.5  # an average over t steps gives the newest one the weight t ** -PACE
 FEWER, MORE = 0.75, 1.5  # shares of its changed groups between which an input has its successor's
@@ -38,17 +41,19 @@ class Sides:
         above: bool ``[images]``, from many groups.
         between: bool ``[images]``, by gradients at random points between the corners.
         slopes: float32 ``[images, values]``, the mean of these gradients.
+        bent: bool ``[images]``, where linear models promise more than comes true and groups one by one led nearer.
     """
 
     above: Tensor
     between: Tensor
     slopes: Tensor
+    bent: Tensor
 
 
 def no_sides(task: AttackTask) -> Sides:
     """Nothing is known."""
     nothing = torch.zeros(len(task.images), dtype=torch.bool, device=task.images.device)
-    return Sides(nothing, nothing.clone(), torch.zeros_like(task.images))
+    return Sides(nothing, nothing.clone(), torch.zeros_like(task.images), nothing.clone())
 
 
 def linear(meter: Meter, task: AttackTask, best: Tensor, limit: Tensor, generator: torch.Generator) -> Tensor:
@@ -78,11 +83,19 @@ def from_all_sides(
     What led nearest is written into the ``rows`` of ``sides``.
     """
     nearest = torch.full_like(rows, -1)
-    approach(meter, task, best, rows, nearest, limit)
+    _, _, promised = approach(meter, task, best, rows, nearest, limit)
+    # Where a first linear model promised much more than came true, those of many groups are not to be believed.
+    bent = task.sizes(best)[rows] > SURPRISE * promised
+    grown = rows[bent]
+    before = task.sizes(best)[grown]
+    grow(meter, task, best, grown, limit)
+    sides.bent[grown] = task.sizes(best)[grown] < before
+    rows = rows[~(sides.bent[rows] & (task.sizes(best)[rows] <= SMALL))]
+    nearest = torch.full_like(rows, -1)
     before = task.sizes(best)[rows]
     approach(meter, task, best, rows, nearest, limit, above=torch.ones_like(rows, dtype=torch.bool))
     after = task.sizes(best)[rows]
-    _, slopes = approach(meter, task, best, rows, nearest, limit, steps=BETWEEN, chance=generator)
+    _, slopes, _ = approach(meter, task, best, rows, nearest, limit, steps=BETWEEN, chance=generator)
     sides.between[rows] = task.sizes(best)[rows] < after
     sides.above[rows] = (after < before) & ~sides.between[rows]
     sides.slopes[rows] = slopes
@@ -100,7 +113,7 @@ def approach(
     barred: Tensor | None = None,
     above: Tensor | None = None,
     chance: torch.Generator | None = None,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """Change the original's groups that help most towards a class, fewer than the best known input does.
 
     Args:
@@ -120,7 +133,8 @@ def approach(
 
     Returns:
         float32 ``[rows, values]``, the last input of each row; from below it has fewer groups than the image's best.
-        And the mean slopes between the corners, likewise; zero without ``chance``.
+        The mean slopes between the corners, likewise; zero without ``chance``. And int64 ``[rows]``, how many groups
+        the linear model at the original says suffice; one more than there are where it promises nothing.
     """
     originals = task.images[image]
     x = originals.clone()
@@ -129,6 +143,7 @@ def approach(
     above = torch.zeros_like(reached) if above is None else above
     worth = torch.zeros(len(image), task.domain.groups, device=x.device)
     mean, seen = torch.zeros_like(x), torch.zeros_like(x)
+    promised = torch.full_like(image, task.domain.groups + 1)
     for step in range(steps):
         sizes = task.sizes(best)
         open_ = (sizes > task.enough)[image] & promising
@@ -180,9 +195,14 @@ def approach(
         else:
             worth[rows] = gain
         usable = worth[rows] if barred is None else worth[rows].masked_fill(barred[rows], 0)
-        order = usable.argsort(1, descending=True)
+        # Where few groups are asked for, those that promise least need no order.
+        wanted_most = max(2 * FIRST, int(MORE * int(count.max())) + 2)
+        kept = usable.shape[1] if bool(above[rows].any()) else min(usable.shape[1], wanted_most)
+        order = usable.topk(kept, 1).indices
         start = lead(scores, slice(None)) - moved.sum(1)
         needed = ((start[:, None] - gain.gather(1, order).cumsum(1)) >= 0).sum(1) + 1
+        if not step:
+            promised[rows] = needed
         needed = _step_size(needed, count, hit, reached[rows], above[rows], task.domain.groups, first=not step)
         most = torch.minimum(task.sizes(best)[own] - 1, torch.full_like(own, task.domain.groups))
         most = torch.where(
@@ -190,10 +210,10 @@ def approach(
         )
         needed = torch.minimum(needed, most).clamp(min=1)
         chosen = torch.zeros_like(usable, dtype=torch.bool)
-        ranks = torch.arange(usable.shape[1], device=x.device)
+        ranks = torch.arange(kept, device=x.device)
         chosen.scatter_(1, order, ranks < needed[:, None])
         x[rows] = torch.where(task.values_of(chosen & (usable > 0)), task.snap(corner), originals[rows])
-    return x, mean
+    return x, mean, promised
 
 
 def between(task: AttackTask, originals: Tensor, x: Tensor, chance: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,7 @@
 """Runs the network for an attack and counts what each image costs."""
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -11,6 +12,9 @@ from l0tre.halting import Clock
 from l0tre.memory import Batcher
 from l0tre.model.network import Network, exact_float32
 from l0tre.tuning import DEFAULT_TUNING, Tuning
+
+if TYPE_CHECKING:
+    from l0tre.attacks.corners import Corners
 
 __all__ = ["Meter", "has_gradients"]
 
@@ -42,6 +46,7 @@ class Meter:
         halted: Whether the work should stop; asked inside long steps.
         watch: Called after every query.
         best: What the method at work has found so far, see :meth:`working_copy`.
+        corners: How all sets of groups are scanned, once a method needed it, see ``corners.corners_of``.
     """
 
     def __init__(
@@ -62,6 +67,7 @@ class Meter:
         self.halted = halted
         self.watch: Callable[[], None] = lambda: None
         self.best = torch.empty(0)
+        self.corners: Corners | None = None
 
     @property
     def spent(self) -> Tensor:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from l0tre.attacks.auto import METHODS
+from l0tre.attacks.greedy import LEVELS
 from l0tre.attacks.meter import Meter
 from l0tre.attacks.task import AttackTask
 
@@ -38,12 +39,20 @@ class Learner:
         removed: Sum of the shares of changed groups that its turns removed.
         passes: What they took.
         idle: Methods that found nothing to do; they rest until the image's input is another one.
+        settled: bool ``[images]``, all sets of one group less were tried, so nothing smaller is at the ends of ranges.
     """
 
     names: tuple[str, ...]
     removed: Tensor
     passes: Tensor
     idle: Tensor
+    settled: Tensor
+
+    @property
+    def resting(self) -> Tensor:
+        """Methods that have nothing to do now, or could find nothing: those that try the ends of ranges only."""
+        ends = [not METHODS[name].between for name in self.names]
+        return self.idle | (torch.tensor(ends, device=self.idle.device)[:, None] & self.settled)
 
     def choose(self, generator: torch.Generator) -> Tensor:
         """A method for each image: that with the best rate, give or take what is not known about it.
@@ -57,7 +66,7 @@ class Learner:
         rate = (self.removed + WEIGHT * every[:, None]) / known
         doubt = (rate * STEP / known).sqrt()
         noise = torch.randn(rate.shape, generator=generator, device=rate.device)
-        score = (rate + doubt * noise).masked_fill(self.idle, float("-inf"))
+        score = (rate + doubt * noise).masked_fill(self.resting, float("-inf"))
         best, place = score.max(0)
         return torch.where(torch.isfinite(best), place, -1)
 
@@ -77,12 +86,15 @@ class Learner:
         better = after < before
         self.idle[:, better] = False
         self.idle[method] |= (passes == 0) & ~better
+        if self.names[method] == "exact":
+            self.settled[(passes > 0) & (before <= max(LEVELS) + 1)] = True
+        self.settled[better] = False
 
 
 def make_learner(names: Sequence[str], images: int, device: torch.device) -> Learner:
     """Nothing is known yet."""
     nothing = torch.zeros(len(names), images, device=device)
-    return Learner(tuple(names), nothing, nothing.clone(), nothing.bool())
+    return Learner(tuple(names), nothing, nothing.clone(), nothing.bool(), torch.zeros_like(nothing[0]).bool())
 
 
 def portfolio(
@@ -115,10 +127,10 @@ def portfolio(
         _play(meter, learner, learned.index("local"), torch.minimum(share, limit), sizes, turn)
     before = -1  # passes that were left when they were shared out
     while not meter.halted():
-        open_ = (sizes() > task.enough) & ~learner.idle.all(0)
+        open_ = (sizes() > task.enough) & ~learner.resting.all(0)
         if not bool((open_ & (meter.spent < limit)).any()):
             # What finished images leave is for the others.
-            open_ = sizes() > task.enough
+            open_ = (sizes() > task.enough) & ~learner.settled
             rest, count = total - int(meter.spent.sum()), int(open_.sum())
             if rest < count * LEAST or rest == before:
                 return
@@ -130,7 +142,7 @@ def portfolio(
         chosen = learner.choose(generator)
         if "search" in learned:
             # Where nothing is known, as if gradients misled, chance has every other turn.
-            unknown = (sizes() > task.domain.groups) & ~learner.idle[learned.index("search")]
+            unknown = (sizes() > task.domain.groups) & ~learner.resting[learned.index("search")]
             unknown &= torch.rand(images, generator=generator, device=left.device) < 0.5
             chosen = chosen.masked_fill(unknown, learned.index("search"))
         chosen = chosen.masked_fill(~open_ | (left <= 0), -1)

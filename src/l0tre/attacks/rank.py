@@ -5,50 +5,20 @@ a small part of a forward pass. From the original this ranks groups, which are t
 input without two of its changed groups, one group that changes the decision is enough to have one less.
 """
 
-import math
-
 import torch
 from torch import Tensor
 
+from l0tre.attacks.corners import CornerScan, cheapest, corners_of
 from l0tre.attacks.meter import Meter
 from l0tre.attacks.rows import lowest
 from l0tre.attacks.task import AttackTask, Worker, keep_smaller
 from l0tre.exhaustive.accumulate import PREFIXES, accumulate, changed_groups, flipped, tighten
-from l0tre.exhaustive.describe import describe
-from l0tre.exhaustive.grid_scan import Level, make_level, solutions
-from l0tre.exhaustive.progress import GridProgress, advance, begin
-from l0tre.exhaustive.scanner import ForwardScanner, Scanner, choose_engine, make_scanner
-from l0tre.grid import make_grid
+from l0tre.exhaustive.grid_scan import solutions
 from l0tre.rules import Free
 
 __all__ = ["rank"]
 
 TURN = 150  # passes of one turn: the last look at all groups begins before they are spent
-
-
-class _Singles:
-    """Scans all single groups of inputs, and says what that costs."""
-
-    def __init__(self, meter: Meter, task: AttackTask) -> None:
-        grid = make_grid(task.domain, 1.0, colours="corners").to(task.images.device)
-        engine = choose_engine(meter.network, task.domain, grid, meter.tuning)
-        self.meter = meter
-        self.level: Level = make_level(task.domain, grid, 1)
-        made: tuple[Scanner, int, int] = make_scanner(engine, self.level, meter.batcher, meter.memory, meter.tuning)
-        self.scanner, self.most, self.width = made
-        saving = describe(engine).saving if not isinstance(self.scanner, ForwardScanner) else 1.0
-        self.cost = math.ceil(self.level.sets * self.level.points / saving)
-
-    def scan(self, task: AttackTask, image: Tensor, inputs: Tensor, kept: int) -> GridProgress:
-        """Rank the groups of inputs ``[rows, values]``, those of ``image``; at most ``most`` rows."""
-        scan = self.scanner.prepare(inputs, task.specification.pick(image), decide=False)
-        progress = begin(1, len(image), min(self.level.sets, kept), inputs.device)
-        while progress.position < self.level.sets:
-            self.meter.clock.pulse()
-            stop = min(progress.position + max(1, self.width // len(image)), self.level.sets)
-            progress = advance(progress, scan(progress.position, stop))
-        self.meter.charge(image, self.cost)
-        return progress
 
 
 def rank(meter: Meter, task: AttackTask, generator: torch.Generator) -> Worker:
@@ -63,19 +33,22 @@ def rank(meter: Meter, task: AttackTask, generator: torch.Generator) -> Worker:
     Returns:
         The method; it goes on where it stopped. An image that cannot afford a look at all groups is left alone.
     """
-    singles = _Singles(meter, task)
     ranked = torch.zeros(len(task.images), dtype=torch.bool, device=task.images.device)
     tried = torch.zeros(len(task.images), dtype=torch.int64, device=task.images.device)
     known = task.sizes(task.images)
 
     def work(best: Tensor, limit: Tensor) -> Tensor:
         best = meter.working_copy(best)
+        if not bool((meter.spent + cheapest(task, 1) <= limit).any()):
+            return best
+        singles = corners_of(meter, task).scan(meter, task, 1)
+        cost = singles.cost(singles.level.sets)
         stop = torch.minimum(limit, meter.spent + TURN)
         while not meter.halted():
             sizes = task.sizes(best)
             tried.masked_fill_(sizes != known, 0)
             known.copy_(sizes)
-            able = (sizes > task.enough) & (meter.spent + singles.cost + 2 <= limit) & (meter.spent < stop)
+            able = (sizes > task.enough) & (meter.spent + cost + 2 <= limit) & (meter.spent < stop)
             first = (able & ~ranked).nonzero()[:, 0]
             for rows in first.split(singles.most) if len(first) else ():
                 ranked[rows] = True
@@ -84,7 +57,7 @@ def rank(meter: Meter, task: AttackTask, generator: torch.Generator) -> Worker:
                 break
             pairs = sizes * (sizes - 1) // 2
             again = able & ranked & (sizes <= task.domain.groups) & (tried < pairs)
-            again &= meter.spent + singles.cost + sizes + 1 <= limit
+            again &= meter.spent + cost + sizes + 1 <= limit
             again[first] = False
             rows = again.nonzero()[:, 0]
             for some in rows.split(singles.most) if len(rows) else ():
@@ -97,9 +70,9 @@ def rank(meter: Meter, task: AttackTask, generator: torch.Generator) -> Worker:
     return work
 
 
-def _accumulate(meter: Meter, task: AttackTask, singles: _Singles, best: Tensor, rows: Tensor, limit: Tensor) -> None:
+def _accumulate(meter: Meter, task: AttackTask, singles: CornerScan, best: Tensor, rows: Tensor, limit: Tensor) -> None:
     """The paper's attack, ranked by margin and by the label's score, within the limit; in place."""
-    progress = singles.scan(task, rows, task.images[rows], task.domain.groups)
+    progress = singles.rank(meter, task, rows, task.images[rows], task.domain.groups)
     for ranking in (progress.by_margin, progress.by_score):
         part = task.part(rows)
         left = (limit - meter.spent)[rows]
@@ -124,7 +97,7 @@ def _accumulate(meter: Meter, task: AttackTask, singles: _Singles, best: Tensor,
 def _exchange(
     meter: Meter,
     task: AttackTask,
-    singles: _Singles,
+    singles: CornerScan,
     best: Tensor,
     rows: Tensor,
     turn: Tensor,
@@ -168,7 +141,7 @@ def _exchange(
     pair = key.topk(min(2, key.shape[1]), 1, largest=False).indices
     at = task.domain.members[pair].flatten(1)
     base = inputs.scatter(1, at, part.images.gather(1, at))
-    progress = singles.scan(task, rows, base, 1)
+    progress = singles.rank(meter, task, rows, base, 1)
     sets, points = progress.by_margin.sets, progress.by_margin.points
     groups, values = solutions(singles.level, sets, points)
     tried = base.scatter(1, task.domain.members[groups].flatten(1), values.flatten(1))

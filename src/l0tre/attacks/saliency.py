@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from l0tre.admission import admit
+from l0tre.attacks.first_order import group_sums
 from l0tre.attacks.meter import Meter
 from l0tre.attacks.task import AttackTask, keep_smaller
 from l0tre.exhaustive.accumulate import flipped, tighten
@@ -93,7 +94,7 @@ def _descend(meter: Meter, task: AttackTask, owner: Tensor, steps: int) -> Tenso
         moved = torch.clamp(images + change * width, domain.low, domain.high) - images
         change = torch.where(open_, moved / width.clamp(min=1e-12), 0)
         threshold = (threshold + torch.where(hit[:, None], PACE, -PACE) * rate).clamp(0, 1)
-        large = change.abs()[:, domain.members].amax(2) >= threshold
+        large = domain.by_group(change.abs()).amax(2) >= threshold
         change = torch.where(task.values_of(large), change, 0)
     return best
 
@@ -101,7 +102,6 @@ def _descend(meter: Meter, task: AttackTask, owner: Tensor, steps: int) -> Tenso
 def _smooth_slope(task: AttackTask, change: Tensor) -> Tensor:
     """Gradient of the mean over groups of ``n / (n + SMOOTHING)``, n the squared length of a group's change."""
     domain = task.domain
-    own = torch.arange(domain.members.shape[1], device=change.device) < domain.sizes[:, None]
-    length = ((change**2)[:, domain.members] * own).sum(2)
+    length = group_sums(task, change**2)
     factor = 2 * SMOOTHING / (length + SMOOTHING) ** 2 / domain.groups
     return task.values_of(factor) * change

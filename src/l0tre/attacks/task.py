@@ -51,6 +51,8 @@ class AttackTask:
 
     def values_of(self, groups: Tensor) -> Tensor:
         """The values that belong to some groups: ``[rows, values]`` from ``[rows, groups]``; zero for all others."""
+        if self.domain.planes:
+            return groups if self.domain.planes == 1 else groups.repeat(1, self.domain.planes)
         values = torch.zeros(len(groups), self.images.shape[1], dtype=groups.dtype, device=groups.device)
         values[:, self.domain.members.flatten()] = groups.repeat_interleave(self.domain.members.shape[1], 1)
         return values

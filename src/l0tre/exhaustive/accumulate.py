@@ -245,4 +245,5 @@ def flipped(scores: Tensor, specification: Specification) -> Tensor:
 
 def changed_groups(domain: Domain, images: Tensor, changed: Tensor) -> Tensor:
     """Which groups differ: bool ``[images, groups]`` from two tensors ``[images, values]``."""
-    return (images != changed)[:, domain.members].any(2)
+    different = images != changed
+    return different if domain.planes == 1 else domain.by_group(different).any(2)

@@ -10,8 +10,6 @@ __all__ = ["resnet"]
 # Mean and standard deviation of the pixels of CIFAR-10's training images, for each channel.
 _MEAN, _STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 
-_BLOCKS = 3  # blocks of two convolutions for each of three widths
-
 
 class _Block(nn.Module):
     """Two convolutions beside a shortcut."""
@@ -33,13 +31,18 @@ class _Block(nn.Module):
         return F.relu(inner + x)
 
 
-def resnet() -> nn.Module:
-    """The network with fresh weights: ``[batch, 3, 32, 32]`` in [0, 1] to ``[batch, 10]`` scores."""
-    layers: list[nn.Module] = [Normalise(_MEAN, _STD), nn.Conv2d(3, 16, 3, padding=1, bias=False)]
-    layers += [nn.BatchNorm2d(16), nn.ReLU()]
-    channels = 16
-    for wider in (16, 32, 64):
-        for _ in range(_BLOCKS):
+def resnet(width: int = 16, blocks: int = 3) -> nn.Module:
+    """The network with fresh weights: ``[batch, 3, 32, 32]`` in [0, 1] to ``[batch, 10]`` scores.
+
+    Args:
+        width: Channels of the first third; the others have twice and four times as many.
+        blocks: Of two convolutions, for each width.
+    """
+    layers: list[nn.Module] = [Normalise(_MEAN, _STD), nn.Conv2d(3, width, 3, padding=1, bias=False)]
+    layers += [nn.BatchNorm2d(width), nn.ReLU()]
+    channels = width
+    for wider in (width, 2 * width, 4 * width):
+        for _ in range(blocks):
             layers.append(_Block(channels, wider))
             channels = wider
-    return nn.Sequential(*layers, nn.AvgPool2d(8), nn.Flatten(), nn.Linear(64, 10))
+    return nn.Sequential(*layers, nn.AvgPool2d(8), nn.Flatten(), nn.Linear(4 * width, 10))
