@@ -123,8 +123,9 @@ def portfolio(
     learned = [name for name in names if name in FIRST_RATES]
     learner = make_learner(learned, images, meter.spent.device)
     if "local" in names and not meter.halted():
+        # Nothing is learned from it: any method finds much where nothing is known.
         share = meter.spent + (OPENING * (limit - meter.spent)).long().clamp(min=FEW)
-        _play(meter, learner, learned.index("local"), torch.minimum(share, limit), sizes, turn)
+        turn("local", torch.minimum(share, limit))
     before = -1  # passes that were left when they were shared out
     while not meter.halted():
         open_ = (sizes() > task.enough) & ~learner.resting.all(0)
