@@ -1,7 +1,7 @@
 """All sets of groups at the ends of their ranges: how they are scanned, and what that costs."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -73,22 +73,27 @@ class Corners:
         grid: float32 ``[groups, points, width]``, the ends.
         engine: Windows or whole forward passes.
         saving: Windows that cost as much as one forward pass.
+        scans: Those of sizes that were asked for.
     """
 
     grid: Tensor
     engine: Engine
     saving: float
+    scans: dict[int, CornerScan] = field(default_factory=dict, repr=False)
 
     def scan(self, meter: Meter, task: AttackTask, t: int) -> CornerScan:
         """All sets of ``t`` groups."""
-        level = make_level(task.domain, self.grid, t)
-        scanner, most, width = make_scanner(self.engine, level, meter.batcher, meter.memory, meter.tuning)
-        return CornerScan(level, scanner, most, width, self.saving if isinstance(scanner, WindowScanner) else 1.0)
+        if t not in self.scans:
+            level = make_level(task.domain, self.grid, t)
+            scanner, most, width = make_scanner(self.engine, level, meter.batcher, meter.memory, meter.tuning)
+            saving = self.saving if isinstance(scanner, WindowScanner) else 1.0
+            self.scans[t] = CornerScan(level, scanner, most, width, saving)
+        return self.scans[t]
 
 
 def cheapest(task: AttackTask, t: int) -> int:
     """What a scan of all sets of ``t`` groups takes at the least: with less it is not worth to see how it would go."""
-    points = 2 ** (t * int(task.domain.sizes.min()))
+    points = 1 << (t * int(task.domain.sizes.min()))
     return math.comb(task.domain.groups, t) * points // MOST_SAVING
 
 

@@ -19,6 +19,8 @@ TRIAL = 200  # most passes of a method's first turn on an image, after the first
 SHORTEST = 100  # passes of a turn, if there are as many
 FEW = 300  # passes of the local search's first turn, if there are as many
 OPENING = 0.3  # share of the budget of the local search's first turn, in which it looks at every near class
+MOST_SHARED = 2  # budgets that an image may have when others leave theirs: few images at a time use a machine badly
+LAST_PART = 0.25  # of what an image has left is for values between the ends, where these are all that is left to try
 WEIGHT = 400.0  # passes for which what a method did for all images counts where it has done little for one
 FORGET = 0.8  # what earlier turns count for after another one
 STEP = 0.1  # a typical success removes such a share of the groups: how far a rate may be off
@@ -123,23 +125,32 @@ def portfolio(
     learned = [name for name in names if name in FIRST_RATES]
     learner = make_learner(learned, images, meter.spent.device)
     if "local" in names and not meter.halted():
-        # Nothing is learned from it: any method finds much where nothing is known.
         share = meter.spent + (OPENING * (limit - meter.spent)).long().clamp(min=FEW)
-        turn("local", torch.minimum(share, limit))
+        _play(meter, learner, learned.index("local"), torch.minimum(share, limit), sizes, turn)
+    most = MOST_SHARED * (total // max(1, images))
     before = -1  # passes that were left when they were shared out
     while not meter.halted():
         open_ = (sizes() > task.enough) & ~learner.resting.all(0)
         if not bool((open_ & (meter.spent < limit)).any()):
             # What finished images leave is for the others.
             open_ = (sizes() > task.enough) & ~learner.settled
+            open_ &= meter.spent + LEAST <= most
             rest, count = total - int(meter.spent.sum()), int(open_.sum())
-            if rest < count * LEAST or rest == before:
+            if not count or rest < count * LEAST or rest == before:
                 return
             before = rest
-            limit = torch.where(open_, meter.spent + rest // max(1, count), meter.spent)
+            limit = torch.where(open_, (meter.spent + rest // count).clamp(max=most), meter.spent)
             learner.idle.zero_()
         left = limit - meter.spent
         part = meter.spent + torch.minimum(left, (left // PARTS).clamp(min=SHORTEST))
+        settled = learner.settled.clone()
+        if "exact" in learned:
+            # What settles an image comes first where it costs no more than a turn.
+            small = open_ & ~settled & (sizes() <= max(LEVELS) + 1)
+            if bool(small.any()):
+                end = torch.where(small, part, meter.spent)
+                _play(meter, learner, learned.index("exact"), end, sizes, turn, whole=False)
+            open_ &= ~learner.resting.all(0) & (sizes() > task.enough)
         chosen = learner.choose(generator)
         if "search" in learned:
             # Where nothing is known, as if gradients misled, chance has every other turn.
@@ -152,8 +163,10 @@ def portfolio(
             if bool(own.any()) and not meter.halted():
                 # A method that is new to an image begins with a little, and may have more the more it had.
                 trial = (2 * learner.passes[place].long()).clamp(min=TRIAL)
-                most = torch.minimum(part, meter.spent + trial) if METHODS[name].divisible else limit
-                _play(meter, learner, place, torch.where(own, most, meter.spent), sizes, turn)
+                end = torch.minimum(part, meter.spent + trial) if METHODS[name].divisible else limit
+                _play(meter, learner, place, torch.where(own, end, meter.spent), sizes, turn)
+        left = (LAST_PART * (limit - meter.spent)).long()
+        limit = torch.where(learner.settled & ~settled, meter.spent + left, limit)
 
 
 def _play(
@@ -163,7 +176,11 @@ def _play(
     limit: Tensor,
     sizes: Callable[[], Tensor],
     turn: Turn,
+    *,
+    whole: bool = True,
 ) -> None:
+    """One turn; a method that does nothing with a limit that is not all an image has is not found to be idle."""
     before, spent = sizes(), meter.spent
     turn(learner.names[method], limit)
-    learner.learn(method, before, sizes(), torch.where(limit > spent, meter.spent - spent, -1))
+    used = meter.spent - spent
+    learner.learn(method, before, sizes(), torch.where((limit > spent) & (whole | (used > 0)), used, -1))
