@@ -6,8 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from l0tre.domain import make_domain
+from l0tre.domain import Groups, make_domain
 from l0tre.errors import ConfigError, DataError
+from l0tre.exhaustive.accumulate import changed_groups
 from l0tre.grid import axis_points, make_grid
 
 
@@ -46,6 +47,32 @@ def test_pixels_hold_all_their_channels() -> None:
     assert make_domain((5, 6)).groups == 30
     assert make_domain((7,)).unit == "feature"
     assert make_domain((3, 2, 2), groups="feature").groups == 12
+
+
+@pytest.mark.parametrize(
+    ("shape", "groups", "masked", "planes"),
+    [
+        ((3, 2, 4), "pixel", False, 3),
+        ((3, 2, 4), "feature", False, 1),
+        ((5, 4, 3), "pixel", False, 0),  # channels last
+        ((3, 2, 4), "pixel", True, 0),
+        ((7,), "auto", False, 1),
+        ((6,), np.array([0, 1, 0, 1, 0, 1]), False, 3),
+        ((6,), np.array([1, 0, 1, 0, 1, 0]), False, 0),
+        ((6,), np.array([0, 0, 0, 1, 1, 2]), False, 0),
+        ((6,), np.array([0, 1, 2, 0, 1, 2]), False, 2),
+    ],
+)
+def test_groups_that_are_planes_are_seen_without_looking_up(
+    shape: tuple[int, ...], groups: Groups | np.ndarray, masked: bool, planes: int
+) -> None:
+    mask = np.arange(np.prod(shape)).reshape(shape) > 0 if masked else None
+    domain = make_domain(shape, groups=groups, mask=mask)
+    values = torch.rand(4, len(domain.low))
+    assert domain.planes == planes
+    assert torch.equal(domain.by_group(values), values[:, domain.members])
+    other = torch.where(torch.rand(values.shape) < 0.2, 0.5, values)
+    assert torch.equal(changed_groups(domain, values, other), (values != other)[:, domain.members].any(2))
 
 
 def test_colour_grid_is_the_product_of_the_channels() -> None:

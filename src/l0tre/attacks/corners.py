@@ -10,8 +10,7 @@ from l0tre.attacks.task import AttackTask
 from l0tre.exhaustive.describe import describe
 from l0tre.exhaustive.grid_scan import Level, make_level
 from l0tre.exhaustive.progress import GridProgress, advance, begin
-from l0tre.exhaustive.scanner import Engine, Scanner, choose_engine, make_scanner
-from l0tre.exhaustive.window_scan import WindowScanner
+from l0tre.exhaustive.scanner import Engine, ForwardScanner, Scanner, choose_engine, make_scanner
 from l0tre.grid import make_grid
 
 __all__ = ["CornerScan", "Corners", "cheapest", "corners_of"]
@@ -86,7 +85,7 @@ class Corners:
         if t not in self.scans:
             level = make_level(task.domain, self.grid, t)
             scanner, most, width = make_scanner(self.engine, level, meter.batcher, meter.memory, meter.tuning)
-            saving = self.saving if isinstance(scanner, WindowScanner) else 1.0
+            saving = 1.0 if isinstance(scanner, ForwardScanner) else self.saving
             self.scans[t] = CornerScan(level, scanner, most, width, saving)
         return self.scans[t]
 
