@@ -40,7 +40,7 @@ def test_a_level_of_forward_passes_is_told_before_it_begins(caplog: pytest.LogCa
     assert not result.finished
     said = [text for text in caplog.messages if "level t = 1" in text]
     assert len(said) == 1
-    assert "about 10,500 forward passes for 1 image, " in said[0]
+    assert "about 10,500 forward passes for 1 input, " in said[0]
     assert " min here" in said[0]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import l0tre
 from l0tre.domain import make_domain
@@ -17,7 +17,7 @@ from l0tre.exhaustive.grid_scan import make_level
 from l0tre.exhaustive.grid_search import GridSearch
 from l0tre.exhaustive.scanner import Engine, make_scanner
 from l0tre.grid import make_grid
-from l0tre.halting import Clock, Halted
+from l0tre.halting import Clock, Halted, beat, felt
 from l0tre.memory import Batcher
 from l0tre.objective import AllRivals
 from l0tre.tuning import Tuning
@@ -164,3 +164,50 @@ def test_sessions_that_are_halted_in_every_batch_end_with_the_same_books(tmp_pat
     assert step.finished
     for cut, image in zip(step, whole, strict=True):
         assert (cut.lower, cut.upper, cut.queries) == (image.lower, image.upper, image.queries)
+
+
+def test_a_pulse_is_felt_inside_and_nowhere_else() -> None:
+    beat()
+    outer, inner = Alarm(lambda _: False), Alarm(lambda call: call == 2)
+    with felt(outer):
+        beat()
+        with felt(inner):
+            beat()
+            with pytest.raises(Halted):
+                beat()
+        beat()
+    beat()
+    assert (outer.calls, inner.calls) == (2, 2)
+
+
+@pytest.mark.parametrize(("guarantee", "max_t"), [("certified", 1), ("grid", 2), ("lipschitz", 1)])
+def test_what_is_cut_short_anywhere_claims_nothing(guarantee: Any, max_t: int, tmp_path: Path) -> None:
+    """Operations feel the wish to stop: a session can end in whatever is made before a search, and in every step."""
+    torch.manual_seed(1)
+    module = nn.Sequential(nn.Conv2d(1, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(12, 3)).eval()
+    network, images = l0tre.load(module, input_shape=(1, 3, 3)), torch.rand(2, 1, 3, 3)
+    tuning = Tuning(grace_seconds=-1.0)
+    options: dict[str, Any] = {"max_t": max_t, "guarantee": guarantee, "attack_queries": 0, "tuning": tuning}
+    whole = l0tre.evaluate(network, images, **options)
+    asked, cut = [0], math.inf
+
+    def stop() -> bool:
+        asked[0] += 1
+        return asked[0] > cut
+
+    l0tre.evaluate(network, images, stop=stop, **options)
+    most, ended = asked[0], 0
+    for cut in range(1, most, max(1, most // 6)):
+        asked[0], out = 0, tmp_path / "run" if cut > most // 2 and not ended else None
+        try:
+            part = l0tre.evaluate(network, images, stop=stop, out=out, **options)
+        except KeyboardInterrupt:  # before anything was known
+            assert cut <= most // 2
+            continue
+        ended += out is not None
+        for known, image in zip(part, whole, strict=True):
+            assert known.lower <= image.lower
+            assert known.upper >= image.upper
+    assert ended
+    again = l0tre.resume(tmp_path / "run", network)
+    assert [(image.lower, image.upper) for image in again] == [(image.lower, image.upper) for image in whole]

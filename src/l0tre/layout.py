@@ -1,6 +1,6 @@
 """Where the channels of an image are, for everything that reads shapes."""
 
-__all__ = ["channel_axis"]
+__all__ = ["channel_axis", "noun"]
 
 MOST_CHANNELS = 4  # grey, two values, RGB, RGBA; a longer last axis is a width
 
@@ -14,3 +14,10 @@ def channel_axis(shape: tuple[int, ...]) -> int | None:
     if len(shape) != 3:
         return None
     return 2 if shape[2] <= MOST_CHANNELS < shape[0] else 0
+
+
+def noun(shape: tuple[int, ...], *, named: bool = False) -> str:
+    """What users call one input of a shape: ``image``, ``row`` if its values have names as a table's columns do."""
+    if len(shape) == 2 or channel_axis(shape) is not None:
+        return "image"
+    return "row" if named else "input"

@@ -21,6 +21,7 @@ SHARE = 0.25  # of the memory that is free at the start
 PART = 0.2  # of a time limit that a batch may take
 SLOW = 1.0  # seconds of a batch, after which the next ones are smaller
 TOO_LITTLE = "the device has too little memory for one input: use `device='cpu'`"
+QUICK = 0.2  # seconds of a batch, below which the next ones may be larger: twice as many rows stay far from slow
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -92,7 +93,8 @@ class Batcher:
     Attributes:
         network: What is run.
         pulse: Called before every batch; may raise ``Halted``.
-        rows: Of a batch, at the most.
+        most: Rows of a batch, at the most.
+        rows: Likewise now: of a large network few until it is known how long they take.
         row_seconds: What each row of the latest batch took; 0 before the first one.
     """
 
@@ -115,7 +117,8 @@ class Batcher:
         self.pulse = pulse
         self.row_seconds = 0.0
         useful = tuning.batch_bytes.on(network.device) // network.sample_bytes
-        self.rows = max(1, min(max(useful, tuning.least_rows), budget // network.sample_bytes))
+        self.most = max(1, min(max(useful, tuning.least_rows), budget // network.sample_bytes))
+        self.rows = max(1, min(useful, self.most))
 
     def within(self, seconds: float) -> "Batcher":
         """The same for that long: batches of a fraction of it, and a pulse that halts when it is over.
@@ -125,7 +128,7 @@ class Batcher:
         """
         other, began = copy.copy(self), time.monotonic()
         fitting = int(PART * seconds / self.row_seconds) if self.row_seconds else 1  # one row measures
-        other.rows = max(1, min(self.rows, fitting))
+        other.rows = other.most = max(1, min(self.rows, fitting))
 
         def pulse() -> None:
             self.pulse()
@@ -164,12 +167,23 @@ class Batcher:
                 if self.rows == 1:
                     raise ModelError(TOO_LITTLE) from error
                 torch.cuda.empty_cache()
-                self.rows //= 2
+                self.rows = self.most = self.rows // 2
                 continue
+            full = stop - start == self.rows
             start = stop
             elapsed = time.monotonic() - began
             self.row_seconds = elapsed / len(x)
-            # Only between two batches can the work be left.
-            if elapsed > SLOW and self.rows > 1:
-                self.rows //= 2
+            self.adapt(elapsed, full=full)
         return scores
+
+    def adapt(self, seconds: float, *, full: bool) -> None:
+        """Smaller or larger batches from now on: only between two of them can the work be left.
+
+        Args:
+            seconds: What a batch took.
+            full: Whether it had as many rows as it may.
+        """
+        if seconds > SLOW and self.rows > 1:
+            self.rows //= 2
+        elif seconds < QUICK and full:
+            self.rows = min(2 * self.rows, self.most)

@@ -169,7 +169,7 @@ def specify(network: Network, objective: Objective, labels: Tensor) -> tuple[Net
         if not 0 <= objective.target < network.classes:
             raise ConfigError(f"the target is class {objective.target}: give one of 0 to {network.classes - 1}")
         if bool((labels == objective.target).any()):
-            raise ConfigError(f"class {objective.target} is the label of an image: give another target for it")
+            raise ConfigError(f"class {objective.target} is the label of an input: give another target for it")
         return network, OneRival(labels, torch.full_like(labels, objective.target))
     return _observe(network, objective), AllRivals(torch.zeros_like(labels))
 

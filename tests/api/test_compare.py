@@ -135,11 +135,11 @@ def test_a_split_says_where_it_was_checked_on_a_grid_only() -> None:
     (pair,) = compare_snapshots({"a": certified, "b": grid}).pairs
     assert [split.scope for split in pair.splits] == ["the grid", "all real values"]  # all are fooled by two
     assert pair.splits[0].words("a", "b", "pixel") == (
-        "1 pixel fools only a on 0 images, only b on 0 (on the grid; p = 1)"
+        "1 pixel fools only a on 0 inputs, only b on 0 (on the grid; p = 1)"
     )
     (pair,) = compare_snapshots({"a": snapshot({0: (2, 3), 1: (2, 4)}), "b": snapshot({0: (0, 1), 1: (0, 4)})}).pairs
     assert pair.splits[1].words("a", "b", "column") == (
-        "2 columns fool only a on 0 images, only b on 1, not known on 1 (p = 1)"
+        "2 columns fool only a on 0 inputs, only b on 1, not known on 1 (p = 1)"
     )
 
 

@@ -109,7 +109,7 @@ def test_a_certificate_is_checked_from_its_file(tmp_path: Path) -> None:
     assert repr(result).startswith("CheckResult(valid: radius 2, label 0, ")
     network = l0tre.load(module, input_shape=(1, 4, 4), device="cpu")
     assert l0tre.check(path, network, IMAGE, l0tre.make_domain((1, 4, 4)), memory_bytes=2**16).radius == 2
-    with pytest.raises(CertificateError, match="another image"):
+    with pytest.raises(CertificateError, match="another input"):
         l0tre.check(path, network, IMAGE + 0.25)
     with pytest.raises(CertificateError, match="cannot be read"):
         l0tre.check(tmp_path / "missing.l0cert", network, IMAGE)

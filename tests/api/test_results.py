@@ -51,7 +51,7 @@ def test_a_result_is_indexed_by_position_in_the_data() -> None:
     result = snapshot()
     assert result[3] is result.images[0]
     assert result[7] is result.images[1]
-    with pytest.raises(KeyError, match="image 5 was left out: classified as 0, labelled 1"):
+    with pytest.raises(KeyError, match="input 5 was left out: classified as 0, labelled 1"):
         result[5]
     for missing in (0, 1, 4, -1):
         with pytest.raises(KeyError, match="not part of this evaluation"):
@@ -155,9 +155,9 @@ def test_what_cannot_be_saved_is_refused(tmp_path: Path) -> None:
         result.save(tmp_path / "w.npz")
     with pytest.raises(DataError, match=r"type torch\.uint8"):
         result.save(tmp_path / "w.npz", originals().to(torch.uint8))
-    with pytest.raises(DataError, match="image 7 is not among the 5 given"):
+    with pytest.raises(DataError, match="input 7 is not among the 5 given"):
         result.save(tmp_path / "w.npz", originals()[:5])
-    with pytest.raises(DataError, match="8 images and 2 indices"):
+    with pytest.raises(DataError, match="8 inputs and 2 indices"):
         result.save(tmp_path / "w.npz", originals(), [3, 7])
     with pytest.raises(DataError, match="not those of this result"):
         result.save(tmp_path / "w.npz", originals()[..., :1, :1])
@@ -169,7 +169,7 @@ def test_what_is_shown_is_short() -> None:
     images = torch.rand(2, *shape, generator=torch.Generator().manual_seed(0))
     verdict = l0tre.verify(module, images[0], radius=1)
     for shown, begin in (
-        (snapshot(), "Snapshot(2 images, 1 left out: lower 2.500, upper 3.500 pixels, certified"),
+        (snapshot(), "Snapshot(2 inputs, 1 left out: lower 2.500, upper 3.500 pixels, certified"),
         (verdict, f"Verdict({verdict.answer}: at most 1 pixel; lower {verdict.lower}, upper {verdict.upper}"),
         (l0tre.attack_details(module, images, budget=50), "Attacked("),
         (

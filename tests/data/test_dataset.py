@@ -68,7 +68,7 @@ def test_scale_must_be_a_positive_number(scale: float) -> None:
 
 @pytest.mark.parametrize("shape", [(0, 1, 8, 8), (3, 0), (0,)])
 def test_an_empty_set(shape: tuple[int, ...]) -> None:
-    with pytest.raises(DataError, match="holds no images"):
+    with pytest.raises(DataError, match="holds no inputs"):
         from_arrays(np.zeros(shape))
 
 
@@ -76,7 +76,7 @@ def test_an_empty_set(shape: tuple[int, ...]) -> None:
 def test_values_that_are_not_finite_name_the_image(value: float) -> None:
     images = np.zeros((5, 2, 2))
     images[3, 1, 0] = value
-    with pytest.raises(DataError, match="mine: image 3 holds NaN or infinite"):
+    with pytest.raises(DataError, match="mine: input 3 holds NaN or infinite"):
         from_arrays(images, name="mine")
 
 
@@ -100,14 +100,14 @@ def test_labels_become_int64(labels: Any) -> None:
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        ([1, 0], "2 labels for 3 images"),
-        ([1, 0, 2, 3], "4 labels for 3 images"),
-        ([1.0, 0.5, 2.0], "label of image 1 is 0.5; expected a whole number"),
-        ([1.0, 2.0, float("nan")], "label of image 2 is nan"),
-        ([1.0, float("inf"), 2.0], "label of image 1 is inf"),
-        ([1, 2, -1], "label of image 2 is -1; expected 0 or more"),
+        ([1, 0], "2 labels for 3 inputs"),
+        ([1, 0, 2, 3], "4 labels for 3 inputs"),
+        ([1.0, 0.5, 2.0], "label of input 1 is 0.5; expected a whole number"),
+        ([1.0, 2.0, float("nan")], "label of input 2 is nan"),
+        ([1.0, float("inf"), 2.0], "label of input 1 is inf"),
+        ([1, 2, -1], "label of input 2 is -1; expected 0 or more"),
         ([b"a", b"b", b"c"], "expected whole numbers or names of classes"),
-        (np.eye(3), r"shape \(3, 3\); expected one whole number per image"),
+        (np.eye(3), r"shape \(3, 3\); expected one whole number for each input"),
     ],
 )
 def test_bad_labels(labels: Any, message: str) -> None:

@@ -71,7 +71,7 @@ def test_npz_scale(tmp_path: Path) -> None:
 def test_npz_that_cannot_be_understood(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot tell which array holds the images among a, b"):
         load_data(save(tmp_path / "a.npz", a=IMAGES, b=IMAGES))
-    with pytest.raises(DataError, match="2 labels for 4 images"):
+    with pytest.raises(DataError, match="2 labels for 4 inputs"):
         load_data(save(tmp_path / "b.npz", x=IMAGES, y=LABELS[:2]))
 
 
@@ -179,11 +179,11 @@ def test_csv_of_whole_numbers_is_divided_only_if_it_holds_pictures_of_8_bits(
         ("1,2,3\n1,2,3,4\n", "line 2 holds 4 values; expected 3"),
         ("1;2;3\n4;5;6\n", "line 2, column 1 holds '4;5;6'"),
         ("1\n2\n", "line 1 holds a single value"),
-        ("", "holds no images"),
-        ("label,a,b\n", "holds no images"),
-        ("1,2,3\n1,nan,3\n", "image 1 holds NaN"),
-        ("0.5,2,3\n", "label of image 0 is 0.5"),
-        ("1,2,3\n-2,2,3\n", "label of image 1 is -2"),
+        ("", "holds no rows"),
+        ("label,a,b\n", "holds no rows"),
+        ("1,2,3\n1,nan,3\n", "input 1 holds NaN"),
+        ("0.5,2,3\n", "label of input 0 is 0.5"),
+        ("1,2,3\n-2,2,3\n", "label of input 1 is -2"),
     ],
 )
 def test_bad_csv(tmp_path: Path, text: str, message: str) -> None:

@@ -159,7 +159,7 @@ def test_the_two_mnists_in_one_folder_are_told_apart(tmp_path: Path) -> None:
         ({"t10k-images-idx3-ubyte": idx(GREY)[:-1]}, "holds 3919 bytes of data; expected 3920"),
         ({"t10k-images-idx3-ubyte": b""}, "is no IDX file"),
         ({"t10k-images-idx3-ubyte": idx(GREY_LABELS)}, "is no IDX file of bytes with 3 axes"),
-        ({"t10k-labels-idx1-ubyte": idx(GREY_LABELS[:3])}, "3 labels for 5 images"),
+        ({"t10k-labels-idx1-ubyte": idx(GREY_LABELS[:3])}, "3 labels for 5 inputs"),
     ],
 )
 def test_damaged_idx_files(tmp_path: Path, change: dict[str, bytes], message: str) -> None:

@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -59,3 +60,28 @@ def test_verify_takes_the_box_as_the_domain(tmp_path: Path) -> None:
     more = "(declare-const X_2 Real)(assert (>= X_2 0))(assert (<= X_2 1))"
     third = write(tmp_path / "third.vnnlib", HEAD + more + BOX + UNSAFE)
     check_error(l0tre("verify", words[0], third, *words[2:], "--radius", "1"), "3 inputs")
+
+
+def test_a_box_whose_middle_violates_the_property_is_answered(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(
+        "import torch\nfrom torch import nn\nnet = nn.Linear(2, 3)\n"
+        "net.weight.data = torch.tensor([[1.0, 0], [0, 0], [0, 0]])\nnet.bias.data = torch.tensor([0, 0, 0.5])\n"
+    )
+    box = BOX.replace("(<= X_0 0.3)", "(<= X_0 2.1)")
+    words = (
+        f"{tmp_path / 'net.py'}:net",
+        write(tmp_path / "p.vnnlib", HEAD + box + UNSAFE),
+        *("--input-shape", "2", "--radius", "1"),
+    )
+    answer = l0tre("verify", *words, "--format", "vnncomp")
+    assert (answer.code, answer.out.split("\n")[:2]) == (1, ["sat", "((X_0 1.100000023841858)"])
+    assert "(Y_0 1.100000023841858)" in answer.out
+    page = tmp_path / "page.html"
+    said = l0tre("verify", *words, "--report", page)
+    assert "violates the property as it is: class 0 (margin -0.6)" in said.out
+    assert "violates the property as it is" in page.read_text()
+    facts = json.loads(l0tre("verify", *words, "--json").out)
+    assert (facts["answer"], facts["lower"], facts["upper"]) == ("unsafe", -1, 0)
+    # Another class with the same score violates, too: the middle of [0.1, 0.9] is 0.5.
+    tied = write(tmp_path / "tied.vnnlib", HEAD + BOX.replace("(<= X_0 0.3)", "(<= X_0 0.9)") + UNSAFE)
+    assert l0tre("verify", words[0], tied, *words[2:], "--format", "vnncomp").out.startswith("sat\n")

@@ -111,7 +111,7 @@ def test_misclassified_images_are_reported_and_left_out() -> None:
         result[1]
     with pytest.raises(KeyError, match="not part"):
         result[7]
-    with pytest.raises(DataError, match="misclassifies the only image"):
+    with pytest.raises(DataError, match="misclassifies the only input"):
         l0tre.evaluate(network, images[1:2], [0], max_t=1)
 
 
@@ -123,7 +123,7 @@ def test_nan_at_a_changed_input_is_an_error_and_never_a_proof() -> None:
     network = Network(forward, forward, (2,), 2, torch.device("cpu"), None, "nan", sample_bytes=SAMPLE_BYTES)
     with pytest.raises(ModelError, match="NaN"):
         l0tre.evaluate(network, torch.zeros(1, 2), [0], max_t=1)
-    with pytest.raises(ModelError, match="image 0"):
+    with pytest.raises(ModelError, match="input 0"):
         l0tre.evaluate(network, torch.ones(1, 2), [0], max_t=1)
 
 
@@ -216,9 +216,9 @@ def test_bad_settings_are_refused(options: dict[str, Any], word: str) -> None:
 @pytest.mark.parametrize(
     ("images", "labels", "word"),
     [
-        (torch.zeros(0, 2), [], "empty|no images"),
-        (torch.tensor([[0.0, float("nan")]]), [0], "image 0"),
-        (torch.zeros(2, 2), [0], "2 images and 1 label|one label"),
+        (torch.zeros(0, 2), [], "empty|no inputs"),
+        (torch.tensor([[0.0, float("nan")]]), [0], "input 0"),
+        (torch.zeros(2, 2), [0], "2 inputs and 1 label|one label"),
         (torch.zeros(1, 2), [5], "label 5"),
         (torch.zeros(1, 2), [-1], "-1"),
         (torch.full((1, 2), 2.0), [0], "outside the domain"),

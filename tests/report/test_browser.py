@@ -59,7 +59,7 @@ def test_the_matrix_filters_by_pairs_of_classes(tab: Page, tmp_path: Path) -> No
     run = made_run(30)
     opened(tab, run, tmp_path)
     pair = [i for i in run.snapshot.images if i.witness is not None and (i.label, i.witness.label) == (1, 2)]
-    tab.get_by_role("button", name=f"{len(pair)} images: one becomes two").click()
+    tab.get_by_role("button", name=f"{len(pair)} inputs: one becomes two").click()
     assert numbers(tab, 2) == [f"{image.index} file-{image.index}.png" for image in pair]
 
 
@@ -171,7 +171,7 @@ def test_charts_tell_values_and_zoom(tab: Page, tmp_path: Path) -> None:
     chart.scroll_into_view_if_needed()
     chart.locator(".u-over").hover(position={"x": 2, "y": 60})
     expect(chart.locator(".bubble")).to_contain_text("lower bound:")
-    expect(chart.locator(".bubble")).to_contain_text(f"image {first} (1 of 20)")
+    expect(chart.locator(".bubble")).to_contain_text(f"input {first} (1 of 20)")
     chart.locator(".plot").focus()
     tab.keyboard.press("ArrowRight")
     expect(chart.locator(".bubble")).to_contain_text("(2 of 20)")

@@ -93,12 +93,12 @@ def test_the_answer_has_the_bounds_that_files_have(tmp_path: Path) -> None:
     text = page["answer"]["text"]
     assert text.startswith("On average any 1.000 features may change without altering the decision (proved for changes")
     assert "while 2.000 well-chosen ones suffice to alter it (shown by stored inputs): [1.000, 2.000] over 2" in text
-    assert text.endswith("exact on the grid for every image.")
+    assert text.endswith("exact on the grid for every input.")
     tiles = {name: (value, note) for name, value, note in page["tiles"]["tiles"]}
     assert tiles["lower bound, mean"][0] == "1.000"
     assert tiles["upper bound, mean"][0] == "2.000"
     # Between grid points there may be smaller ones.
-    smallest = ("2 of 2", "100.0% of the images: no smaller adversarial input is on the grid")
+    smallest = ("2 of 2", "100.0% of the inputs: no smaller adversarial input is on the grid")
     assert tiles["known exactly, on the grid"] == smallest
     assert page["guarantee"]["texts"][-1][1].startswith("U = L + 1: no change of L features to grid values alters")
     assert "under changes to grid values" in page["shares"]["note"]
@@ -124,9 +124,9 @@ def test_images_without_a_witness_are_kept_out_of_the_upper_bound(tmp_path: Path
     )
     assert text.endswith(f"{end} them.")
     tiles = {name: (value, note) for name, value, note in page["tiles"]["tiles"]}
-    assert tiles["upper bound, mean"] == ("1.000", "median 1, of 1 image with a witness")
-    assert page["sorted"]["note"].endswith("1 image has no witness: it stands at the right, without an upper bound.")
-    assert tiles["upper bound, all images"][0] == f"{(1 + 7) / 2:.3f}"
+    assert tiles["upper bound, mean"] == ("1.000", "median 1, of 1 input with a witness")
+    assert page["sorted"]["note"].endswith("1 input has no witness: it stands at the right, without an upper bound.")
+    assert tiles["upper bound, all inputs"][0] == f"{(1 + 7) / 2:.3f}"
     assert any("each counts as 7" in note for note in page["answer"]["notes"])
 
 
@@ -135,10 +135,10 @@ def test_nothing_is_claimed_without_any_witness(tmp_path: Path) -> None:
     page = blocks(tmp_path / "open")
     assert "no input with another decision is known, so there is no upper bound" in page["answer"]["text"]
     assert "becomes" not in page
-    assert ["known exactly, on the grid", "0 of 3", "of no image yet"] in page["tiles"]["tiles"]
+    assert ["known exactly, on the grid", "0 of 3", "of no input yet"] in page["tiles"]["tiles"]
     l0tre.evaluate(Constant(), torch.rand(2, 2), max_t=2, out=tmp_path / "closed")
     text = blocks(tmp_path / "closed")["answer"]["text"]
-    assert text.startswith("No change of any number of features alters the decision of any of 2 images")
+    assert text.startswith("No change of any number of features alters the decision of any of 2 inputs")
 
 
 def test_a_sample_claims_no_lower_bound() -> None:
@@ -167,9 +167,9 @@ def test_a_sample_with_one_change_is_about_one_image() -> None:
     images = tuple(replace(image, lower=0, guarantee="sampled") for image in run.snapshot.images[:2])
     sampled = replace(run.snapshot, images=images, excluded=())
     page = {block["id"]: block for block in evaluation_page(PageSource(sampled), pictures="none").blocks}
-    start = "3 pixels suffice to alter the decision (shown by a stored input) of 1 of 2 images, the only one"
+    start = "3 pixels suffice to alter the decision (shown by a stored input) of 1 of 2 inputs, the only one"
     assert page["answer"]["text"].startswith(start)
-    assert page["sorted"]["note"] == "1 image has no witness: it stands at the right, without an upper bound."
+    assert page["sorted"]["note"] == "1 input has no witness: it stands at the right, without an upper bound."
 
 
 def test_rules_of_columns_are_told() -> None:

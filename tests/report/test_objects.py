@@ -128,7 +128,7 @@ def test_networks_side_by_side() -> None:
     assert document.blocks[0]["text"] == "robust is more robust."
     assert [row[0] for row in block(document, "figures")["rows"]] == ["robust", "weak"]
     again = runs_page({"robust": runs["robust"], "later": runs["robust"]}).blocks
-    assert again[0]["text"].startswith("These runs are about one network and the same images")
+    assert again[0]["text"].startswith("These runs are about one network and the same inputs")
     on_grid = {
         name: l0tre.evaluate(network, torch.zeros(2, 4), max_t=2, guarantee="grid", **NO_ATTACK)
         for name, network in (("robust", robust), ("weak", weak))
@@ -138,7 +138,7 @@ def test_networks_side_by_side() -> None:
     assert document.gallery is not None
     assert {row["best"] for row in document.gallery.result["images"]} == {"robust (on the grid)"}
     other = l0tre.evaluate(weak, torch.zeros(1, 4), max_t=1, **NO_ATTACK)
-    assert "different images" in runs_page({"robust": runs["robust"], "other": other}).blocks[0]["text"]
+    assert "different inputs" in runs_page({"robust": runs["robust"], "other": other}).blocks[0]["text"]
     comparison = l0tre.compare({"robust": robust, "weak": weak}, torch.zeros(2, 4), max_t=1, **NO_ATTACK)
     assert block(page_of(comparison), "standings")["rows"][0][0] == "robust"
     assert comparison.to_dataframe()["network"].tolist() == ["robust", "weak"]
@@ -259,8 +259,8 @@ def test_charts_become_a_figure() -> None:
     titles = [axes.get_title() for axes in figure.axes if axes.get_title()]
     assert titles == [
         "Mean bounds over time",
-        "Images by upper bound",
-        "Share of images against pixels that change",
+        "Inputs by upper bound",
+        "Share of inputs against pixels that change",
         "Histogram of safe radii",
     ]
     ranking = figure.axes[1]

@@ -140,7 +140,7 @@ def test_the_answer_claims_no_pixels_where_none_is_proved() -> None:
     text = answer(snapshot([bounds(0, 1), bounds(0, 3)], []))
     assert text == (
         "No change of even one pixel is proved to keep the decision, while 2.000 well-chosen ones suffice to alter it "
-        "(shown by stored inputs): [0.000, 2.000] over 2 images."
+        "(shown by stored inputs): [0.000, 2.000] over 2 inputs."
     )
 
 

@@ -134,7 +134,7 @@ def compare(
         L0treError: If the network or the images cannot be used.
     """
     if budget < 1:
-        raise ConfigError(f"the budget is {budget}: give a number of queries for each image, such as 2000")
+        raise ConfigError(f"the budget is {budget}: give a number of queries for each input, such as 2000")
     for name in peers:
         if name not in PEERS:
             raise ConfigError(f"there is no attack {name!r} to compare with: give some of {', '.join(PEERS)}")

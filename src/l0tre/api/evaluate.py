@@ -233,11 +233,11 @@ def begin(
             refuse_uncertified(problem)
         if data.labels is not None and (reason := doubt(len(problem.indices), len(data.images))):
             warn(reason)
-        state = start(problem)
+        state, threads = start(problem), fitting_threads(problem.network)  # may take a moment to find out
         left = None if time_budget is None else max(0.0, time_budget - (time.monotonic() - began))
         if out is None:
             steps = drive(problem, state, time_budget=left, stop=stop, tell=tell, make_executor=make_executor)
-            return with_threads(steps, fitting_threads(problem.network))
+            return with_threads(steps, threads)
         inputs = Inputs(data.images, data.labels, data.indices, problem.domain)
         run = create_run(Path(out), inputs, state, excluded=problem.excluded, config=problem.config)
         keep, ends = keeper(problem, Path(out)) if certificates else None, stoppable(stop, run.folder)
@@ -251,6 +251,6 @@ def begin(
             tell=tell,
             make_executor=make_executor,
         )
-        return recorded(with_threads(steps, fitting_threads(problem.network)), run, inputs, problem.network)
+        return recorded(with_threads(steps, threads), run, inputs, problem.network)
 
     return on_cluster(cluster, make)

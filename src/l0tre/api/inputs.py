@@ -39,6 +39,7 @@ __all__ = [
 ]
 
 PROBE_ROWS = 16  # of the batch that tells whether threads are of use
+PROBE_BYTES = 2**25  # activations of that batch: of a large network one row is work enough
 
 Images = np.ndarray | Tensor | Dataset | Any  # Any: a DataFrame of pandas, which need not be installed
 Image = np.ndarray | Tensor | Dataset
@@ -284,7 +285,8 @@ def fitting_threads(network: Network) -> int:
     most = torch.get_num_threads()
     if network.device.type != "cpu" or most == 1:
         return most
-    batch = torch.zeros(PROBE_ROWS, *network.input_shape)
+    rows = max(1, min(PROBE_ROWS, PROBE_BYTES // network.sample_bytes))
+    batch = torch.zeros(rows, *network.input_shape)
     return choose_threads(lambda: network.scores(batch), most, spinning())
 
 

@@ -16,7 +16,7 @@ from l0tre.exhaustive.grid_scan import Level, make_level, solutions
 from l0tre.exhaustive.ranking import Ranking, empty_ranking, update
 from l0tre.exhaustive.scanner import ForwardScanner, Scanner, choose_engine, make_scanner
 from l0tre.grid import Colours, GridKind, make_grid
-from l0tre.halting import Halted
+from l0tre.halting import Halted, felt
 from l0tre.memory import Batcher, default_budget
 from l0tre.model.sources import Source
 from l0tre.objective import AllRivals
@@ -121,9 +121,8 @@ def sensitivity(
     whole_map = t == 1 and top is None  # in the order of the groups, as a map over the image
     kept = min(top or (level.sets if t == 1 else 100), level.sets)
     flat = data.images.flatten(1).to(net.device)
-    best, share = _best_sets(
-        make_scanner(choose_engine(net, level.domain, values), level, batcher, budget), flat, wanted, level, kept
-    )
+    engine = make_scanner(choose_engine(net, level.domain, values), level, batcher, budget)
+    best, share = _best_sets(engine, flat, wanted, level, kept, pulse)
     missing = best.sets < 0
     if whole_map:  # sets are looked at in their order, so those that are missing are the last ones
         order = torch.where(missing, level.sets, best.sets).argsort(1)
@@ -146,7 +145,12 @@ def sensitivity(
 
 
 def _best_sets(
-    engine: tuple[Scanner, int, int], flat: Tensor, labels: Tensor, level: Level, kept: int
+    engine: tuple[Scanner, int, int],
+    flat: Tensor,
+    labels: Tensor,
+    level: Level,
+    kept: int,
+    pulse: Callable[[], None],
 ) -> tuple[Ranking, float]:
     """The sets with the largest drops of each image, and the part of all sets that was looked at in time."""
     scanner, most, width = engine
@@ -159,10 +163,11 @@ def _best_sets(
         step = max(1, width // len(some))
         try:
             if not halted:
-                scan = scanner.prepare(some, AllRivals(labels[first : first + most]), decide=False)
-                for start in range(0, level.sets, step):
-                    ranking = update(ranking, scan(start, min(start + step, level.sets)), "score")
-                    looked += (min(start + step, level.sets) - start) * len(some)
+                with felt(pulse):
+                    scan = scanner.prepare(some, AllRivals(labels[first : first + most]), decide=False)
+                    for start in range(0, level.sets, step):
+                        ranking = update(ranking, scan(start, min(start + step, level.sets)), "score")
+                        looked += (min(start + step, level.sets) - start) * len(some)
         except Halted:
             halted = True
         rankings.append(ranking)

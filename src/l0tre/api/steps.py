@@ -11,7 +11,7 @@ from pathlib import Path
 from l0tre.errors import ConfigError, StoreError
 from l0tre.evaluation.exports import export_writes
 from l0tre.evaluation.results import Snapshot
-from l0tre.halting import Clock, Halted
+from l0tre.halting import Clock, Halted, felt
 from l0tre.model.network import Network
 from l0tre.store import Inputs, Run, score_writes, stop_asked
 from l0tre.tuning import DEFAULT_TUNING, Tuning
@@ -37,7 +37,9 @@ def before_the_first_step(
         return stop() or (time_budget is not None and time.monotonic() - began >= time_budget)
 
     try:
-        yield Clock(over, tuning.grace_seconds).pulse
+        pulse = Clock(over, tuning.grace_seconds).pulse
+        with felt(pulse):
+            yield pulse
     except Halted as error:
         if stop():
             raise KeyboardInterrupt from error

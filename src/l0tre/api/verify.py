@@ -8,17 +8,21 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import torch
+
 from l0tre.api.certificates import TOO_LARGE, certificate_of, refuse_uncertified
 from l0tre.api.inputs import Image, check_scale, describe_data, fitting_threads, load_one, usual_domain
 from l0tre.api.sinks import Sink, told
 from l0tre.certify.checker.certificate import write_certificate
+from l0tre.data import Dataset
 from l0tre.domain import Domain
 from l0tre.errors import CertificateError, ConfigError, require
 from l0tre.evaluation.driver import drive
 from l0tre.evaluation.problem import GuaranteeWish, Problem, Settings, make_problem, spacing, start
-from l0tre.evaluation.results import Guarantee, ImageBounds, Snapshot, Witness
+from l0tre.evaluation.results import Guarantee, ImageBounds, Snapshot, Witness, make_witness
 from l0tre.grid import Colours, GridKind
-from l0tre.halting import Clock, Halted
+from l0tre.halting import Clock, Halted, felt
+from l0tre.model.network import Network
 from l0tre.model.sources import Source
 from l0tre.shown import Shown
 from l0tre.threads import with_threads
@@ -27,7 +31,7 @@ from l0tre.tuning import DEFAULT_TUNING, Tuning
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Verdict", "verify"]
+__all__ = ["Verdict", "verify", "violated_as_it_is"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -37,7 +41,7 @@ class Verdict(Shown):
     Attributes:
         answer: ``safe`` (no, in the sense of ``guarantee``), ``unsafe`` (yes, see ``witness``) or ``unknown``.
         radius: The number of groups asked about.
-        lower: Proved so far.
+        lower: Proved so far; -1 where the input as it is violates what was asked.
         upper: Shown so far.
         guarantee: What ``lower`` holds for.
         arithmetic: Soundness of the proof in floating point, in words.
@@ -153,37 +157,40 @@ def verify(
     def out_of_time() -> bool:
         return time_budget is not None and time.monotonic() - began >= time_budget
 
+    pulse = Clock(lambda: stop() or out_of_time(), tuning.grace_seconds).pulse
     try:
-        problem = make_problem(
-            net,
-            data.images,
-            data.labels,
-            indices=data.indices,
-            domain=domain,
-            settings=Settings(
-                max_t=radius,
-                **spacing(domain, epsilon, points),
-                grid=grid,
-                colours=colours,
-                memory_bytes=memory_bytes,
-                seed=seed,
-                guarantee=guarantee,
-                attack_queries=attack_queries,
-            ),
-            extra_config=describe_data(data),
-            tuning=tuning,
-            pulse=Clock(lambda: stop() or out_of_time(), tuning.grace_seconds).pulse,
-        )
+        with felt(pulse):
+            problem = make_problem(
+                net,
+                data.images,
+                data.labels,
+                indices=data.indices,
+                domain=domain,
+                settings=Settings(
+                    max_t=radius,
+                    **spacing(domain, epsilon, points),
+                    grid=grid,
+                    colours=colours,
+                    memory_bytes=memory_bytes,
+                    seed=seed,
+                    guarantee=guarantee,
+                    attack_queries=attack_queries,
+                ),
+                extra_config=describe_data(data),
+                tuning=tuning,
+                pulse=pulse,
+            )
     except Halted:
         return _nothing_known(domain, radius, guarantee, time.monotonic() - began, out_of_time())
     if certificate is not None:
         refuse_uncertified(problem)
         _check_writable(Path(certificate))
     proved: dict[int, object] = {}
+    threads = fitting_threads(net)  # may take a moment to find out
     keep = None if certificate is None else lambda t, _, closed: proved.update({t: closed})
     left = None if time_budget is None else max(0.0, time_budget - (time.monotonic() - began))
     steps = drive(problem, start(problem), time_budget=left, stop=stop, on_evidence=keep, tell=tell)
-    with closing(told(with_threads(steps, fitting_threads(net)), sinks, progress)) as snapshots:
+    with closing(told(with_threads(steps, threads), sinks, progress)) as snapshots:
         for snapshot in snapshots:
             bounds = snapshot.images[0]
             if bounds.lower >= radius or bounds.upper <= radius:
@@ -196,6 +203,47 @@ def verify(
             raise CertificateError(f"the answer is safe, but no certificate was written: {TOO_LARGE}")
         write_certificate(certificate, made)
     return verdict
+
+
+def violated_as_it_is(network: Network, data: Dataset, domain: Domain, radius: int) -> Verdict | None:
+    """The verdict on a property whose input has another decision without any change, which :func:`verify` refuses.
+
+    Args:
+        network: The classifier.
+        data: One input and the label that the property wants.
+        domain: What may change.
+        radius: The number of groups asked about.
+
+    Returns:
+        ``unsafe``, with the input itself as the witness; ``None`` if the network gives it the label. Another class with
+        the same score violates, too.
+    """
+    assert data.labels is not None
+    began, label = time.monotonic(), int(data.labels[0])
+    scores = network.replay(data.images[0])
+    others = scores.clone()
+    others[label] = -torch.inf
+    margin = float(scores[label] - others.max())
+    if not margin <= 0:
+        return None
+    original = data.images[:1].flatten(1)
+    witness = make_witness(original[0], original[0], (), int(others.argmax()), margin, 0)
+    seconds = time.monotonic() - began
+    return Verdict(
+        answer="unsafe",
+        radius=radius,
+        lower=-1,
+        upper=0,
+        guarantee="certified",
+        arithmetic="nothing had to be proved",
+        witness=witness,
+        reason="",
+        timed_out=False,
+        share=0.0,
+        unit=domain.unit,
+        seconds=seconds,
+        queries=1,
+    )
 
 
 def _nothing_known(domain: Domain, radius: int, wish: GuaranteeWish, seconds: float, out_of_time: bool) -> Verdict:

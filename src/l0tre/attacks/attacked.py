@@ -55,7 +55,7 @@ class Attacked(Shown):
     def __repr__(self) -> str:
         count = int(self.changed.sum())
         mean = f", mean {self.mean:.3f} {self.unit}s" if count else ""
-        return f"Attacked({count} of {len(self)} images changed{mean}, {self.seconds:.1f} s)"
+        return f"Attacked({count} of {len(self)} inputs changed{mean}, {self.seconds:.1f} s)"
 
     @property
     def changed(self) -> Tensor:

@@ -13,7 +13,7 @@ from l0tre.attacks.chains import LEAST_CHAINS, MOST_RIVALS
 from l0tre.attacks.meter import Meter
 from l0tre.attacks.portfolio import portfolio
 from l0tre.attacks.task import AttackTask, Worker
-from l0tre.halting import Halted
+from l0tre.halting import Halted, felt
 from l0tre.model.network import Network
 from l0tre.objective import Specification
 
@@ -85,7 +85,8 @@ def carry_out(
             meter.watch = _teller(meter, task, best, name, budget, progress)
         meter.clock.start()
         try:
-            new = workers[name](best, limit)
+            with felt(meter.clock.pulse):
+                new = workers[name](best, limit)
         except Halted:
             new = meter.best
         smaller = (task.sizes(new) < task.sizes(best)).nonzero()[:, 0]

@@ -1,5 +1,6 @@
 """Runs the network for an attack and counts what each image costs."""
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -143,15 +144,17 @@ class Meter:
         start = 0
         while start < len(inputs):
             self.clock.pulse()
-            rows = slice(start, min(start + max(1, self.batcher.rows // BACKWARD_SHARE), len(inputs)))
+            size, began = max(1, self.batcher.rows // BACKWARD_SHARE), time.monotonic()
+            rows = slice(start, min(start + size, len(inputs)))
             try:
                 scores[rows], slopes[rows] = self._differentiate(inputs[rows], rows, loss)
             except torch.OutOfMemoryError as error:
                 if self.batcher.rows == 1:
                     raise ModelError("the device has too little memory for one input: use `device='cpu'`") from error
                 torch.cuda.empty_cache()
-                self.batcher.rows //= 2
+                self.batcher.rows = self.batcher.most = self.batcher.rows // 2
                 continue
+            self.batcher.adapt(time.monotonic() - began, full=rows.stop - start == size)
             start = rows.stop
         if not bool(torch.isfinite(slopes).all()):
             raise ModelError(

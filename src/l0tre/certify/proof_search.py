@@ -15,7 +15,7 @@ from l0tre.certify.regions.leaves import MOST_LEAVES, Closed, ClosedNodes, Close
 from l0tre.certify.regions.nodes import root
 from l0tre.errors import InternalError
 from l0tre.findings import Findings
-from l0tre.halting import Clock
+from l0tre.halting import Clock, felt
 from l0tre.objective import Specification
 from l0tre.tuning import Tuning
 
@@ -78,7 +78,8 @@ class ProofSearch:
     def step(self) -> Findings:
         """Bound some nodes."""
         self.clock.start()
-        step = self.search.step()
+        with felt(self.clock.pulse):
+            step = self.search.step()
         decided = {row: safe for row in step.nodes if (safe := self._count(row, step)) is not None}
         self.drop(list(decided))
         if self.hands_over:
@@ -140,7 +141,7 @@ class ProofSearch:
     def _wrong(self, row: int, what: str) -> InternalError:
         proof = self.proofs[row]
         return InternalError(
-            f"the proof of image {self.indices[row]} at t = {proof.t} counts {proof.proved} of {proof.total} sets, "
+            f"the proof of input {self.indices[row]} at t = {proof.t} counts {proof.proved} of {proof.total} sets, "
             f"{what}: nothing was concluded from it; this is a defect in l0tre, please report it"
         )
 
@@ -188,13 +189,17 @@ def begin_search(
 
     Returns:
         The search.
+
+    Raises:
+        Halted: If the work should stop before the search is made.
     """
     clock = Clock(halted, prover.tuning.grace_seconds)
     search: CellSearch | BoxSearch
-    if boxes:
-        search = prover.search_boxes(t, images, specification, proofs, pulse=clock.pulse, keeps=evidence)
-    else:
-        search = prover.search_cells(t, images, specification, proofs, pulse=clock.pulse)
+    with felt(clock.pulse):
+        if boxes:
+            search = prover.search_boxes(t, images, specification, proofs, pulse=clock.pulse, keeps=evidence)
+        else:
+            search = prover.search_cells(t, images, specification, proofs, pulse=clock.pulse)
     tree = prover.tree.digest
     known = [proof or Proof(t, Fraction(0), search.total, tree=tree) for proof in proofs]
     if evidence:

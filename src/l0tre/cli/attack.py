@@ -36,7 +36,7 @@ def attack(
         str, typer.Option(help=f"auto (a schedule of several), {', '.join(METHODS)}.", rich_help_panel=ATTACK)
     ] = "auto",
     budget: Annotated[
-        int, typer.Option(help="Queries (forward and backward passes) for each image.", rich_help_panel=ATTACK)
+        int, typer.Option(help="Queries (forward and backward passes) for each input.", rich_help_panel=ATTACK)
     ] = BUDGET,
     time_budget: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Stop after this time.", rich_help_panel=ATTACK)
@@ -57,7 +57,7 @@ def attack(
         Path | None,
         typer.Option(
             metavar="RUN",
-            help="A run of l0tre evaluate for this network and data: an image is done one above its certified bound.",
+            help="A run of l0tre evaluate for this network and data: an input is done one above its certified bound.",
             rich_help_panel=ATTACK,
         ),
     ] = None,

@@ -26,7 +26,7 @@ def compare(
         list[str],
         typer.Argument(
             metavar="MODEL MODEL... DATA",
-            help=f"{opt.MODEL_HELP} Last the images: {opt.DATA_HELP}",
+            help=f"{opt.MODEL_HELP} Last the data: {opt.DATA_HELP}",
             show_default=False,
         ),
     ],
@@ -46,7 +46,7 @@ def compare(
     spread: opt.Spread,
     output: opt.Output,
 ) -> None:
-    """Which of several networks is more robust on the same images, and is that certain?
+    """Which of several networks is more robust on the same inputs, and is that certain?
 
     Example: l0tre compare sdnn sdnn-unpadded mnist5k --resize --shuffle --limit 3 --max-t 1
     """
@@ -64,7 +64,7 @@ def compare(
     opt.check_budget(time_budget)
     check_page(report)
     if len(words) < 3:
-        raise ConfigError(f"{len(words)} words were given: give at least two networks and then the images")
+        raise ConfigError(f"{len(words)} words were given: give at least two networks and then the data")
     *models, data = words
     console = screen(stderr=True)
     results: dict[str, Snapshot] = {}

@@ -32,7 +32,7 @@ def compare_attacks(
         str,
         typer.Option(
             metavar="N[,N,...]",
-            help="Queries (forward and backward passes) for each image; several for curves (curves.csv, curves.png). "
+            help="Queries (forward and backward passes) for each input; several for curves (curves.csv, curves.png). "
             "Tables and files are about the last one.",
         ),
     ] = str(PEER_BUDGET),
@@ -64,7 +64,7 @@ def compare_attacks(
         return
     check_page(report)
     if model is None or data is None:
-        raise ConfigError("give a model and images: l0tre compare-attacks MODEL DATA (or --list)")
+        raise ConfigError("give a model and data: l0tre compare-attacks MODEL DATA (or --list)")
     budgets = _numbers(budget)
     names = list(PEERS) if peers is None else [name.strip() for name in peers.split(",") if name.strip()]
     if peers is None:
@@ -135,5 +135,5 @@ def _numbers(text: str) -> list[int]:
     except ValueError:
         numbers = []
     if not numbers or numbers[0] < 1:
-        raise ConfigError(f"the budget is {text}: give queries for each image, such as 2000, or 200,500,2000")
+        raise ConfigError(f"the budget is {text}: give queries for each input, such as 2000, or 200,500,2000")
     return numbers

@@ -1,4 +1,4 @@
-"""The command evaluate: bounds for a set of images."""
+"""The command evaluate: bounds for a set of inputs."""
 
 import shlex
 import sys
@@ -68,7 +68,7 @@ def evaluate(
         float | None,
         typer.Option(
             metavar="MILLISECONDS",
-            help="Real-time mode: random sets of --max-t groups for so long an image; no lower bound is claimed.",
+            help="Real-time mode: random sets of --max-t groups for so long for each input; no lower bound is claimed.",
             rich_help_panel=opt.SEARCH,
         ),
     ] = None,
@@ -84,7 +84,7 @@ def evaluate(
         int,
         typer.Option(
             metavar="QUERIES",
-            help="Queries (forward and backward passes) for each image to look for closer adversarial inputs; "
+            help="Queries (forward and backward passes) for each input to look for closer adversarial inputs; "
             "0 for none.",
             rich_help_panel=opt.SEARCH,
         ),
@@ -109,7 +109,7 @@ def evaluate(
     spread: opt.Spread,
     output: opt.Output,
 ) -> None:
-    """Bound the robustness of a network on a set of images; stop it any time.
+    """Bound the robustness of a network on a set of inputs; stop it any time.
 
     Example: l0tre evaluate sdnn mnist5k --resize --shuffle --limit 5 --out runs/first
     """
@@ -159,7 +159,7 @@ def evaluate(
                 raise ConfigError("--model and --trust-run are for --resume: give the model as the first argument")
             if data is None:
                 raise ConfigError(
-                    f"no images were given: l0tre evaluate {model} images.npz (or --resume for a run folder)"
+                    f"no data were given: l0tre evaluate {model} images.npz (or --resume for a run folder)"
                 )
             setup = prepare(model, data, choices, quiet=output.silent)
             settings = make_settings(

@@ -104,7 +104,7 @@ def _panel(now: Snapshot, first: Snapshot, rate: float) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_row("level", f"t = {now.t}", ProgressBar(total=1.0, completed=now.level_share, width=40))
     times = f"elapsed {_clock(now.seconds)}, ETA of this level {_eta(now, first)}"
-    table.add_row("images", f"{done} of {total} done with it", times)
+    table.add_row(f"{now.noun}s", f"{done} of {total} done with it", times)
     table.add_row("bounds", f"{now.lower:.3f} to {now.upper:.3f} {now.unit}s", f"mean gap {gap:.2f}")
     table.add_row("converged", f"{now.converged} of {total} ({now.converged / total:.0%})", f"{rate:,.0f} queries/s")
     return table

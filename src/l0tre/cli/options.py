@@ -106,7 +106,7 @@ ColoursOption = Annotated[
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no tables.")]
 ReportOption = Annotated[
     Path | None,
-    typer.Option("--report", metavar="FILE.html", help="Write a page to look at: charts, every image, its changes."),
+    typer.Option("--report", metavar="FILE.html", help="Write a page to look at: charts, every input, its changes."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
 
@@ -240,7 +240,7 @@ class Search:
 class ImageSelection:
     """Which images of the data."""
 
-    limit: Annotated[int | None, typer.Option(help="Only so many images.", rich_help_panel=DATA)] = None
+    limit: Annotated[int | None, typer.Option(help="Only so many inputs.", rich_help_panel=DATA)] = None
     shuffle: Annotated[
         bool, typer.Option("--shuffle", help="In random order (see --seed), before --limit.", rich_help_panel=DATA)
     ] = False
@@ -253,7 +253,7 @@ class Several(ImageSelection):
 
     index: Annotated[
         list[int] | None,
-        typer.Option(help="Only this image, from 0; can be given several times.", rich_help_panel=DATA),
+        typer.Option(help="Only this input, from 0; can be given several times.", rich_help_panel=DATA),
     ] = None
 
 

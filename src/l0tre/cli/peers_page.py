@@ -12,14 +12,14 @@ from l0tre.report.peers import PeerEntry, peers_page
 __all__ = ["compared_page"]
 
 SHOWN = {
-    "found": "images changed",
-    "mean_pixels": "pixels, mean (images that all changed)",
+    "found": "inputs changed",
+    "mean_pixels": "pixels, mean (inputs that all changed)",
     "median_pixels": "pixels, median",
-    "own_mean_pixels": "pixels, mean (its own images)",
+    "own_mean_pixels": "pixels, mean (its own inputs)",
     "mean_features": "values, mean",
-    "forwards": "forwards an image",
-    "backwards": "backwards an image",
-    "seconds": "seconds an image",
+    "forwards": "forwards, each",
+    "backwards": "backwards, each",
+    "seconds": "seconds, each",
     "error": "what went wrong",
 }
 

@@ -80,7 +80,7 @@ def show_snapshot(result: Snapshot, console: Console, *, every: bool = False) ->
     names, inputs = names_of(config)
     # No lines and little padding: a billion queries and a day of seconds fit 80 columns.
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold underline")
-    for name in ("image", "label", "lower", "upper", "state", "becomes", "seconds", "queries"):
+    for name in (result.noun, "label", "lower", "upper", "state", "becomes", "seconds", "queries"):
         table.add_column(name, justify="left" if name == "state" else "right")
     shown = result.images if every else result.images[:ROWS]
     for image in shown:
@@ -100,13 +100,13 @@ def show_snapshot(result: Snapshot, console: Console, *, every: bool = False) ->
         console.print(f"... and {len(result.images) - len(shown)} more (of {len(result.images)}; --all lists them)")
     for left_out in result.excluded if every else result.excluded[:5]:
         console.print(
-            f"left out: image {literal(_named(left_out.index, inputs))}, {literal(left_out.reason_in(names))}"
+            f"left out: {result.noun} {literal(_named(left_out.index, inputs))}, {literal(left_out.reason_in(names))}"
         )
     if not every and len(result.excluded) > 5:
-        console.print(f"left out: {len(result.excluded) - 5} more images")
+        console.print(f"left out: {len(result.excluded) - 5} more {result.noun}s")
     total = len(result.images)
     console.print(
-        f"\n[bold]{literal(config['model']['name'])}[/bold] on {_count(total, 'image')} of "
+        f"\n[bold]{literal(config['model']['name'])}[/bold] on {_count(total, result.noun)} of "
         f"{literal(config['data']['name'])} ({len(result.excluded)} left out), bounds in {unit}s:",
         soft_wrap=True,  # paths stay whole, for copying
     )
@@ -121,17 +121,17 @@ def show_snapshot(result: Snapshot, console: Console, *, every: bool = False) ->
         console.print(f"  lower bound  {result.lower:.3f}   so many {unit}s can change safely; median {middle:g}")
     console.print(f"               guarantee: {_guarantee(result, settings)}")
     if checked := sum(image.checked for image in result.images):
-        console.print(f"               checked by other code: {checked} of {_count(total, 'image')}")
+        console.print(f"               checked by other code: {checked} of {_count(total, result.noun)}")
     if note := config.get("guarantee", {}).get("note"):
         console.print(f"               why not certified: {literal(note)}", soft_wrap=True)
     most = result.images[0].groups + 1
     if result.without_witness == total:
-        console.print(f"  upper bound  none    no adversarial input yet; each image counts as {most}")
+        console.print(f"  upper bound  none    no adversarial input yet; each counts as {most}")
     else:
         middle = median(image.upper for image in result.images)
         console.print(f"  upper bound  {result.upper:.3f}   shown by stored adversarial inputs; median {middle:g}")
     if 0 < result.without_witness < total:
-        missing = _count(result.without_witness, "image")
+        missing = _count(result.without_witness, result.noun)
         console.print(f"               no adversarial input yet for {missing}, counted as {most}")
         known = [image.upper for image in result.images if image.witness is not None]
         console.print(f"               over the other {len(known)}: {fmean(known):.3f}, median {median(known):g}")
@@ -209,6 +209,9 @@ def show_verdict(verdict: Verdict, original: Tensor, names: Names, console: Cons
         kept = f"every change of at most {_count(radius, unit)} keeps the decision"
         console.print(f"{kept} (guarantee: {verdict.guarantee}; {about})")
         console.print(f"holds for: {verdict.arithmetic}")
+    elif verdict.witness is not None and not verdict.witness.distance:
+        other, margin = literal(names.label(verdict.witness.label)), verdict.witness.margin
+        console.print(f"the middle of the box violates the property as it is: class {other} (margin {margin:.4g})")
     elif verdict.witness is not None:
         witness = verdict.witness
         console.print(
@@ -226,7 +229,7 @@ def show_check(result: CheckResult, unit: str, index: int, console: Console) -> 
     """Print what checking a certificate found."""
     console.print("[bold green]valid[/bold green]")
     console.print(
-        f"image {index} stays class {result.label} for every change of at most {_count(result.radius, unit)} "
+        f"input {index} stays class {result.label} for every change of at most {_count(result.radius, unit)} "
         f"(guarantee: certified; all real values of the domain)"
     )
     console.print(
@@ -252,9 +255,9 @@ def show_run_check(result: RunCheck, folder: Path, unit: str, console: Console) 
         f"further); witnesses replayed: {result.witnesses}"
     )
     for image in result.refused:
-        console.print(f"  image {image.index}: {literal(image.reason)}", soft_wrap=True)
+        console.print(f"  input {image.index}: {literal(image.reason)}", soft_wrap=True)
     for image in result.missing:
-        console.print(f"  image {image.index}: no certificate for its lower bound of {_count(image.lower, unit)}")
+        console.print(f"  input {image.index}: no certificate for its lower bound of {_count(image.lower, unit)}")
     if result.missing:
         console.print("  make a run whose proofs are kept: l0tre evaluate ... --certificates --out FOLDER")
     if result.before:

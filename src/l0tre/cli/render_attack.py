@@ -48,7 +48,7 @@ def show_attack(result: Attacked, data: Dataset, console: Console, targeted: int
     names = data.names
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold underline")
     wanted = "label" if targeted is None else "target"
-    for name in ("image", wanted, "becomes", f"{result.unit}s", "optimal", "method", "forwards", "backwards"):
+    for name in (data.noun, wanted, "becomes", f"{result.unit}s", "optimal", "method", "forwards", "backwards"):
         table.add_column(name, justify="left" if name == "method" else "right")
     for row, index in enumerate(data.indices[:ROWS]):
         changed = bool(result.changed[row])
@@ -71,11 +71,11 @@ def show_attack(result: Attacked, data: Dataset, console: Console, targeted: int
     console.print()
     if targeted is None:
         show_classified(total - already, total, data.labels is not None, console)
-    console.print(f"found     {count} of {total - already} images{others}")
+    console.print(f"found     {count} of {total - already} {data.noun}s{others}")
     if count:
         optimal = int((result.optimal & result.changed).sum())
         distance = f"mean {result.mean:.3f}, median {result.median:g} {result.unit}s"
         console.print(f"distance  {distance}; {optimal} proved optimal")
-    console.print(f"time      {result.seconds:.1f} s, {result.seconds / total:.3f} s an image")
+    console.print(f"time      {result.seconds:.1f} s, {result.seconds / total:.3f} s each")
     for note in result.notes:
         console.print(f"note: {literal(note)}", soft_wrap=True)

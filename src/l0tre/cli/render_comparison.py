@@ -41,12 +41,12 @@ def show_comparison(comparison: Comparison, console: Console) -> None:
     if not comparison.same_groups:
         sizes = ", ".join(f"{s.groups} for {literal(s.network)}" for s in comparison.standings)
         console.print(
-            f"[bold]note[/bold]: an image has different numbers of {unit}s ({sizes}): one {unit} is a different part "
-            "of the image for each, so the radii do not count the same thing",
+            f"[bold]note[/bold]: an input has different numbers of {unit}s ({sizes}): one {unit} is a different part "
+            "of it for each, so the radii do not count the same thing",
             soft_wrap=True,
         )
     if comparison.pairs:
-        console.print(f"\nMean safe radius, in {unit}s, on the images that both classify correctly:")
+        console.print(f"\nMean safe radius, in {unit}s, on the inputs that both classify correctly:")
     for pair in comparison.pairs:
         _show_pair(pair, unit, console)
     for name in comparison.missing:
@@ -56,12 +56,12 @@ def show_comparison(comparison: Comparison, console: Console) -> None:
 def _show_pair(pair: Pair, unit: str, console: Console) -> None:
     console.print(f"[bold]{literal(pair.words)}[/bold]", soft_wrap=True)
     if not pair.common:
-        console.print("  no image is classified correctly by both")
+        console.print("  no input is classified correctly by both")
         return
     for name, radius in ((pair.first, pair.first_radius), (pair.second, pair.second_radius)):
         console.print(f"  {literal(name)}: {radius[0]:.3f} to {radius[1]:.3f}", soft_wrap=True)
     low, high = pair.difference
-    images = "1 image" if pair.common == 1 else f"{pair.common} images"
+    images = "1 input" if pair.common == 1 else f"{pair.common} inputs"
     console.print(f"  difference: {low:.3f} to {high:.3f} on {images}")
     if pair.order == "open":
         console.print(f"  they overlap by {pair.overlap:.3f}; to settle it: {literal(pair.settle)}", soft_wrap=True)

@@ -85,12 +85,12 @@ def show_peers(result: AttackComparison, console: Console) -> None:
         if row.error:
             console.print(f"{row.name}: {literal(row.error)}", soft_wrap=True)
     console.print(
-        f"\n{len(result.images)} images, {len(result.excluded)} left out as misclassified; "
-        f"budget {result.budget} queries an image\n"
-        f"mean, median: changed pixels, feat.: changed values (mean), over the {shared} images that all attacks found "
+        f"\n{len(result.images)} inputs, {len(result.excluded)} left out as misclassified; "
+        f"budget {result.budget} queries for each\n"
+        f"mean, median: changed pixels, feat.: changed values (mean), over the {shared} inputs that all attacks found "
         "(without those that found none)\n"
-        "fwd, bwd: forward and backward passes an image; s/img: seconds an image\n"
-        f"l0tre<=: share of images on which l0tre changes at most as many {unit}s",
+        "fwd, bwd: forward and backward passes for each input; s/inp: seconds for each\n"
+        f"l0tre<=: share of inputs on which l0tre changes at most as many {unit}s",
         soft_wrap=True,
     )
 

@@ -90,7 +90,7 @@ def show_map(
     found: SaliencyMap, title: str, pairs: Pairs | None, chosen: Together | None, console: Console, rows: int
 ) -> None:
     """Print what a map says in a few lines."""
-    console.print(f"{literal(title)}: {literal(found.observed)}, {found.base:.4g} for the image", soft_wrap=True)
+    console.print(f"{literal(title)}: {literal(found.observed)}, {found.base:.4g} as it is", soft_wrap=True)
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold underline")
     for name in (found.group, "lowers it by", "at"):
         table.add_column(name, justify="right")

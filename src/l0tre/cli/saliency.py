@@ -41,14 +41,14 @@ def saliency(
         list[str],
         typer.Argument(
             metavar="MODEL... DATA",
-            help=f"{opt.MODEL_HELP} Several for maps side by side. Last the image: {opt.DATA_HELP}",
+            help=f"{opt.MODEL_HELP} Several for maps side by side. Last the input: {opt.DATA_HELP}",
             show_default=False,
         ),
     ],
     out: Annotated[
         Path, typer.Option(metavar="FILE.png", help="The picture; the arrays go beside it, as FILE.npz.")
     ] = Path("map.png"),
-    index: Annotated[int, typer.Option(help="Which image of the data, from 0.", rich_help_panel=opt.DATA)] = 0,
+    index: Annotated[int, typer.Option(help="Which input of the data, from 0.", rich_help_panel=opt.DATA)] = 0,
     target: Annotated[
         str | None,
         typer.Option(
@@ -258,7 +258,7 @@ def _beside(out: Path, number: int, count: int) -> Path:
 
 
 def _title(model: str, inputs: tuple[str, ...], index: int) -> str:
-    return f"{Path(model).stem}, {Path(inputs[0]).name if inputs else f'image {index}'}"
+    return f"{Path(model).stem}, {Path(inputs[0]).name if inputs else f'input {index}'}"
 
 
 def _drawn(

@@ -41,12 +41,16 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Setup:
-    """Everything that a command computes with; ``memory_bytes`` is 0 where the user gave no size."""
+    """Everything that a command computes with; ``memory_bytes`` is 0 where the user gave no size.
+
+    With ``posed`` the data are the middle of a property's box: a box that is violated there is an answer, not bad data.
+    """
 
     network: Network
     data: Dataset
     domain: Domain
     memory_bytes: int
+    posed: bool = False
 
 
 def load_alone(model: str, choices: Choices) -> Network:
@@ -116,7 +120,7 @@ def prepare(model: str, data: str, choices: Choices, *, quiet: bool = True) -> S
     memory = parse_size_or_none(choices.memory)
     domain = _domain(network, images, choices) if posed is None else _box(network, posed, choices)
     check_scale(images, domain)
-    return Setup(network, images, domain, memory)
+    return Setup(network, images, domain, memory, posed is not None)
 
 
 def parse_size_or_none(text: str | None) -> int:

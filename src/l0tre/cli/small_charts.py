@@ -29,7 +29,7 @@ def small_charts(result: Snapshot) -> list[str]:
             return []
     else:
         counts = Counter(image.lower for image in result.images)
-    lines = [f"  images by {'upper' if sampled else 'lower'} bound"]
+    lines = [f"  {result.noun}s by {'upper' if sampled else 'lower'} bound"]
     exact = Counter(image.upper if sampled else image.lower for image in result.images if image.converged)
     shown = sorted(counts)[:ROWS]
     most = max(counts.values())

@@ -37,7 +37,7 @@ def verify(
     model: opt.ModelArgument,
     data: opt.DataArgument,
     radius: Annotated[int, typer.Option(help="At most so many groups change.")],
-    index: Annotated[int, typer.Option(help="Which image of the data, from 0.")] = 0,
+    index: Annotated[int, typer.Option(help="Which input of the data, from 0.")] = 0,
     time_budget: Annotated[
         float | None,
         typer.Option("--time-budget", "--timeout", metavar="SECONDS", help="Answer unknown after this time."),
@@ -57,11 +57,13 @@ def verify(
 ) -> None:
     """Can changing at most RADIUS groups change the decision? Exit code 0 safe, 1 unsafe, 3 unknown, 2 error.
 
-    DATA can be a VNN-LIB property (.vnnlib): its box is what may change, from the box's middle.
+    DATA can be a VNN-LIB property (.vnnlib): its box is what may change, from the box's middle. Where the middle itself
+    violates the property, that is the answer.
 
     Example: l0tre verify sdnn mnist5k --resize --index 1 --radius 1
     """
     from l0tre.api.verify import verify as verify_one
+    from l0tre.api.verify import violated_as_it_is
     from l0tre.cli.live import proof_bar
     from l0tre.cli.pages import about, check_page, write_page
     from l0tre.cli.render import memory_dict, show_verdict
@@ -83,7 +85,8 @@ def verify(
         setup = prepare(model, data, choices, quiet=output.silent)
         image = select(setup.data, indices=[index])
         settings = make_settings(search, setup.memory_bytes, max(1, radius), domain=setup.domain)
-        verdict = verify_one(
+        middle = violated_as_it_is(setup.network, image, setup.domain, radius) if setup.posed else None
+        verdict = middle or verify_one(
             setup.network,
             image,
             radius=radius,
@@ -159,7 +162,7 @@ def check(
     ] = None,
     data: Annotated[str | None, typer.Argument(metavar="DATA", help=opt.DATA_HELP, show_default=False)] = None,
     index: Annotated[
-        int | None, typer.Option(help="Which image of the data, from 0.", show_default="the one of the certificate")
+        int | None, typer.Option(help="Which input of the data, from 0.", show_default="the one of the certificate")
     ] = None,
     sample: Annotated[
         str, typer.Option(metavar="SHARE", help="Of a run: check so many of its images, drawn at random, such as 5%.")

@@ -76,7 +76,7 @@ def inspect(
 def show(
     run: RunArgument,
     as_json: opt.JsonOption = False,
-    every: Annotated[bool, typer.Option("--all", help="List all images.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="List all inputs.")] = False,
 ) -> None:
     """Print the bounds of a run, for each image and globally; also while it goes on.
 
@@ -106,7 +106,7 @@ def report(
     maps: Annotated[
         int,
         typer.Option(
-            metavar="N", help="Add maps of how far each pixel alone can lower the score, for N images.", min=0
+            metavar="N", help="Add maps of how far each pixel alone can lower the score, for N inputs.", min=0
         ),
     ] = 0,
     show_it: Annotated[bool, typer.Option("--open", help="Open report.html in a browser.")] = False,

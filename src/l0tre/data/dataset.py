@@ -13,6 +13,7 @@ from torch import Tensor
 
 from l0tre.data.layout import fit
 from l0tre.errors import DataError
+from l0tre.layout import noun
 from l0tre.names import NO_NAMES, Names
 
 __all__ = ["Dataset", "from_arrays", "select"]
@@ -43,9 +44,14 @@ class Dataset:
     def __len__(self) -> int:
         return len(self.images)
 
+    @property
+    def noun(self) -> str:
+        """What an input is called: ``image``, ``row``, or ``input``."""
+        return noun(tuple(self.images.shape[1:]), named=bool(self.names.features))
+
     def __repr__(self) -> str:
         labels = "without labels" if self.labels is None else "with labels"
-        return f"Dataset({self.name}: {len(self)} inputs of shape {tuple(self.images.shape[1:])}, {labels})"
+        return f"Dataset({self.name}: {len(self)} {self.noun}s of shape {tuple(self.images.shape[1:])}, {labels})"
 
 
 def _as_array(values: Tensor | npt.ArrayLike) -> npt.NDArray[Any]:
@@ -62,12 +68,12 @@ def _as_images(array: npt.NDArray[Any], scale: float | None, name: str) -> tuple
     if scale is not None and not (scale > 0 and math.isfinite(scale)):
         raise DataError(f"{name}: scale is {scale}; expected a finite number above 0, such as 255")
     if array.dtype.kind not in "iuf":
-        raise DataError(f"{name}: images are of type {array.dtype}; expected uint8 or a float type")
+        raise DataError(f"{name}: values are of type {array.dtype}; expected uint8 or a float type")
     if array.dtype == np.uint8:
         scale = 255.0 if scale is None else scale
     elif array.dtype.kind != "f" and scale is None:
         raise DataError(
-            f"{name}: images are of type {array.dtype}, whose range is not known; "
+            f"{name}: values are of type {array.dtype}, whose range is not known; "
             "give the `scale` to divide by (255 for pixels of 8 bits, 1 to keep the values), or floats"
         )
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # what overflows is reported as infinite
@@ -88,9 +94,11 @@ def _as_labels(
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1:
-        raise DataError(f"{name}: labels have shape {array.shape}; expected one whole number per image, ({count},)")
+        raise DataError(
+            f"{name}: labels have shape {array.shape}; expected one whole number for each input, ({count},)"
+        )
     if len(array) != count:
-        raise DataError(f"{name}: {len(array)} labels for {count} images; expected one label per image")
+        raise DataError(f"{name}: {len(array)} labels for {count} inputs; expected one label for each")
     if array.dtype.kind in "OUS" and all(isinstance(word, str) for word in array.tolist()):
         words = list(classes) or sorted(set(array.tolist()))
         unknown = next((word for word in array.tolist() if word not in words), None)
@@ -102,10 +110,10 @@ def _as_labels(
     if array.dtype.kind == "f":
         bad = _first(~np.isfinite(array) | (array != np.floor(array)))
         if bad is not None:
-            raise DataError(f"{name}: the label of image {bad} is {array[bad]}; expected a whole number")
+            raise DataError(f"{name}: the label of input {bad} is {array[bad]}; expected a whole number")
     negative = _first(array < 0)
     if negative is not None:
-        raise DataError(f"{name}: the label of image {negative} is {array[negative]}; expected 0 or more")
+        raise DataError(f"{name}: the label of input {negative} is {array[negative]}; expected 0 or more")
     return torch.from_numpy(array.astype(np.int64)), tuple(classes)
 
 
@@ -142,10 +150,10 @@ def from_arrays(
     array = _as_array(images)
     pixels, divided = _as_images(array, scale, name)
     if pixels.numel() == 0:
-        raise DataError(f"{name}: holds no images (an array of shape {tuple(pixels.shape)}); expected at least one")
+        raise DataError(f"{name}: holds no inputs (an array of shape {tuple(pixels.shape)}); expected at least one")
     bad = _first(~torch.isfinite(pixels).flatten(1).all(1).numpy()) if pixels.ndim > 1 else None
     if bad is not None:
-        raise DataError(f"{name}: image {bad} holds NaN or infinite values; expected finite numbers")
+        raise DataError(f"{name}: input {bad} holds NaN or infinite values; expected finite numbers")
     fitted = fit(pixels, input_shape, resize=resize, name=name).contiguous()
     count = len(fitted)
     checked, classes = None, names.classes

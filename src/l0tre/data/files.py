@@ -189,7 +189,7 @@ def read_csv(path: Path, input_shape: tuple[int, ...] | None, resize: bool) -> R
         labels.append(float(cells[0]))
         rows.append(_numbers(cells[1:], line, path))
     if not rows:
-        raise DataError(f"{path}: holds no images; expected a label and pixels in each row")
+        raise DataError(f"{path}: holds no rows; expected a label and pixels in each row")
     pixels = np.stack(rows)
     if input_shape is not None and pixels.shape[1] == math.prod(input_shape) - 1:
         raise DataError(

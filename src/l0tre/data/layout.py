@@ -70,7 +70,7 @@ def _mismatch(images: Tensor, input_shape: Shape, name: str, hint: str = "") -> 
     if tuple(images.shape) == input_shape:
         hint = "; a single image needs a first axis of length 1"
     shape = tuple(images.shape[1:])
-    return DataError(f"{name}: images of shape {shape} do not fit the network's input shape {input_shape}{hint}")
+    return DataError(f"{name}: inputs of shape {shape} do not fit the network's input shape {input_shape}{hint}")
 
 
 def fit(images: Tensor, input_shape: Shape | None, *, resize: bool, name: str) -> Tensor:
@@ -94,7 +94,7 @@ def fit(images: Tensor, input_shape: Shape | None, *, resize: bool, name: str) -
         return images
     if images.ndim not in (2, 3, 4):
         raise DataError(
-            f"{name}: images come as an array of shape {tuple(images.shape)}; "
+            f"{name}: inputs come as an array of shape {tuple(images.shape)}; "
             "expected (N, features), (N, H, W), (N, C, H, W) or (N, H, W, C)"
         )
     if input_shape is None:

@@ -117,4 +117,5 @@ def _merge(events: Sequence[Event], schedule: Schedule, writer: Writer) -> Itera
         elif event.ends:
             for place in schedule.failed(event):
                 index = writer.problem.indices[place]
-                yield f"image {index} is set aside after several tries ({event.reason}): the others go on"
+                noun = writer.problem.noun
+                yield f"{noun} {index} is set aside after several tries ({event.reason}): the others go on"

@@ -78,7 +78,7 @@ def to_dataframe(snapshot: Snapshot) -> "pd.DataFrame":
 
 def to_html(snapshot: Snapshot) -> str:
     """The bounds as a small table for notebooks."""
-    names = ("image", "label", "lower", "upper", "guarantee", "converged", "becomes")
+    names = (snapshot.noun, "label", "lower", "upper", "guarantee", "converged", "becomes")
     shown = snapshot.images[:ROWS]
     known, inputs = names_of(snapshot.config)
     body = "".join(
@@ -119,19 +119,21 @@ def _originals(
 ) -> tuple[Tensor, tuple[int, ...]]:
     """The originals of the witnesses as float32, and their positions in the user's data."""
     if images is None:
-        raise ConfigError("adversarial inputs cannot be written without the originals: give the images as evaluated")
+        raise ConfigError("adversarial inputs cannot be written without the originals: give the inputs as evaluated")
     originals = images.detach().cpu() if isinstance(images, Tensor) else torch.from_numpy(np.asarray(images))
     places = tuple(range(len(originals)) if indices is None else indices)
     if not originals.is_floating_point():
-        raise DataError(f"images are of type {originals.dtype}: give them as evaluated, floats in the domain")
+        raise DataError(f"inputs are of type {originals.dtype}: give them as evaluated, floats in the domain")
     if len(places) != len(originals):
-        raise DataError(f"there are {len(originals)} images and {len(places)} indices: give one for each image")
+        raise DataError(f"there are {len(originals)} inputs and {len(places)} indices: give one for each image")
     for image in snapshot.images:
         if image.index not in places:
-            raise DataError(f"image {image.index} is not among the {len(originals)} given: give all evaluated ones")
+            raise DataError(
+                f"{snapshot.noun} {image.index} is not among the {len(originals)} given: give all evaluated ones"
+            )
         size = int(image.witness.positions.max()) if image.witness is not None else 0
         if size >= originals[0].numel():
-            raise DataError(f"images of shape {tuple(originals.shape[1:])} are not those of this result")
+            raise DataError(f"inputs of shape {tuple(originals.shape[1:])} are not those of this result")
     return originals.to(torch.float32), places
 
 

@@ -32,6 +32,7 @@ class Forecast:
         images: How many images go through it.
         passes: Grid points of all of them; each stands for a forward pass, or less where windows do.
         unit: What a group is called.
+        noun: What an input is called.
         proof: Whether it is a proof, whose ``passes`` are sets of groups, many of which fall at once.
         said: Whether it was said.
     """
@@ -40,6 +41,7 @@ class Forecast:
     images: int
     passes: int
     unit: str
+    noun: str = "image"
     proof: bool = False
     began: float = field(default_factory=time.monotonic)
     at: float = 0.0
@@ -58,7 +60,7 @@ class Forecast:
         return self._told(f"about {self.passes:,} forward passes for {self._count()}, {duration(left)} here")
 
     def _count(self) -> str:
-        return f"{self.images} image{'' if self.images == 1 else 's'}"
+        return f"{self.images} {self.noun}{'' if self.images == 1 else 's'}"
 
     def _told(self, what: str) -> str:
         return (

@@ -80,8 +80,9 @@ def sample_all(ledger: Ledger) -> Iterator[None]:
             unit = f"{problem.domain.unit}{'' if ledger.t == 1 else 's'}"
             each = duration(level.points * ledger.batcher.row_seconds)
             ledger.tell(
-                f"{settings.sample_ms:g} ms an image are too few for a single set of {ledger.t} {unit}, which has "
-                f"{level.points:,} grid points, about {each} here: give more time, a coarser grid, or use l0tre attack"
+                f"{settings.sample_ms:g} ms for each {problem.noun} are too few for a single set of {ledger.t} {unit}, "
+                f"which has {level.points:,} grid points, about {each} here: give more time, a coarser "
+                "grid, or use l0tre attack"
             )
 
 
@@ -96,7 +97,7 @@ def _go_through(
     engine = choose_engine(problem.network, problem.domain, problem.grid, problem.tuning)
     scanner, most, width = make_scanner(engine, level, ledger.batcher, problem.settings.memory_bytes, problem.tuning)
     work = LevelProgress(t, todo)
-    forecast = Forecast(t, len(todo), len(todo) * level.sets * level.points, problem.domain.unit)
+    forecast = Forecast(t, len(todo), len(todo) * level.sets * level.points, problem.domain.unit, problem.noun)
 
     def share() -> float:
         done = [1.0 if i in work.over else min(1.0, _position(ledger, i) / level.sets) for i in todo]

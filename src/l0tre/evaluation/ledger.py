@@ -15,7 +15,7 @@ from l0tre.evaluation.state import State
 from l0tre.evaluation.tasks import Report, Task
 from l0tre.exhaustive.accumulate import changed_groups
 from l0tre.exhaustive.progress import GridProgress
-from l0tre.halting import Clock
+from l0tre.halting import Clock, felt
 from l0tre.memory import Batcher
 
 __all__ = ["Ledger"]
@@ -108,20 +108,21 @@ class Ledger:
         return self.ending
 
     @contextmanager
-    def leaving(self, least: float = 0.0) -> Iterator[Callable[[], None]]:
-        """While something long is made: a pulse that leaves it when the work should stop.
+    def leaving(self, least: float | None = None) -> Iterator[Callable[[], None]]:
+        """While something long is made: a pulse that leaves it when the work should stop, felt in all that it calls.
 
         Args:
-            least: Seconds that it may take in any case.
+            least: Seconds that it may take in any case; default those of any step.
 
         Raises:
             Halted: If so.
         """
         grace = self.clock.grace
-        self.clock.grace = max(grace, least)
+        self.clock.grace = grace if least is None else least
         self.clock.start()
         try:
-            yield self.clock.pulse
+            with felt(self.clock.pulse):
+                yield self.clock.pulse
         finally:
             self.clock.grace = grace
             self.clock.rest()

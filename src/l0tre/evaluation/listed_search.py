@@ -193,7 +193,6 @@ class ListedSearch:
         if self.search is None:
             count, prover = len(inputs), self._prover()
             begun = self.begun if self.begun is not None and prover.can_go_on(self.begun, free) else None
-            self.begun = None
             self.search = begin_search(
                 prover,
                 free,
@@ -205,6 +204,7 @@ class ListedSearch:
                 hands_over=False,
                 halted=self.halted,
             )
+            self.begun = None  # only now: a search that is halted while it is made leaves it to be kept
         found = self.search.step()
         self.safe &= all(found.decided.values())
         stuck = [row for row in self.search.rows() if self.search.proofs[row].nodes > STUCK and self._may_be_stuck]

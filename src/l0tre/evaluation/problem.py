@@ -19,6 +19,7 @@ from l0tre.evaluation.scope import EXACT_STEPS
 from l0tre.evaluation.state import State
 from l0tre.exhaustive.subsets import count_sets
 from l0tre.grid import Colours, GridKind, make_grid
+from l0tre.layout import noun
 from l0tre.memory import Batcher, default_budget
 from l0tre.model.confirm import check_points, differs
 from l0tre.model.network import Network
@@ -76,7 +77,7 @@ class Settings:
         if not 0 <= self.sample_ms < 1e12:
             raise ConfigError(f"`sample_ms` is {self.sample_ms} milliseconds: give a time above 0, for example 100")
         if self.attack_queries < 0:
-            raise ConfigError(f"`attack_queries` is {self.attack_queries} for each image: give 0 for none, or more")
+            raise ConfigError(f"`attack_queries` is {self.attack_queries} for each input: give 0 for none, or more")
         if self.points < 0 or self.points == 1:
             raise ConfigError(f"`points` is {self.points} for each value: give 2 or more, or 0 to go by `epsilon`")
         if self.memory_bytes < 0:
@@ -132,6 +133,11 @@ class Problem:
         """The class whose score must stay above its rivals', int64 ``[images]``."""
         return self.specification.labels
 
+    @property
+    def noun(self) -> str:
+        """What an input is called: ``image``, ``row``, or ``input``."""
+        return noun(self.domain.shape, named=bool(self.config.get("names", {}).get("features")))
+
 
 def make_problem(
     network: Network,
@@ -185,7 +191,7 @@ def make_problem(
     scores = Batcher(network, settings.memory_bytes, tuning, pulse).run(len(images), lambda a, b: images[a:b])
     if not torch.isfinite(scores).all():
         bad = int((~torch.isfinite(scores)).any(1).nonzero()[0])
-        raise ModelError(f"the network gives NaN or infinite scores for image {places[bad]}: check the model")
+        raise ModelError(f"the network gives NaN or infinite scores for input {places[bad]}: check the model")
     predicted = scores.argmax(1)
     wanted = predicted if labels is None else labels.to(network.device)
     whole = network
@@ -198,7 +204,7 @@ def make_problem(
         Excluded(places[i], int(wanted[i]), int(predicted[i])) for i in (~correct).nonzero()[:, 0].tolist()
     )
     if not bool(correct.any()):
-        which = "the only image" if len(images) == 1 else f"all {len(images)} images"
+        which = "the only input" if len(images) == 1 else f"all {len(images)} inputs"
         raise DataError(
             f"the network misclassifies {which}, so there is no radius: check that labels, order of the "
             "classes (`classes`), normalisation (`mean`, `std`) and scaling belong to this network"
@@ -312,22 +318,22 @@ def _check_inputs(
     network: Network, images: Tensor, labels: Tensor | None, domain: Domain, places: tuple[int, ...]
 ) -> None:
     if len(images) == 0:
-        raise DataError("there are no images to evaluate: the set is empty")
+        raise DataError("there are no inputs to evaluate: the set is empty")
     if not torch.isfinite(images).all():
         bad = int((~torch.isfinite(images)).flatten(1).any(1).nonzero()[0])
-        raise DataError(f"image {places[bad]} holds NaN or infinite values: clean the data first")
+        raise DataError(f"input {places[bad]} holds NaN or infinite values: clean the data first")
     if domain.shape != network.input_shape:
         raise ConfigError(f"the domain is for inputs of shape {domain.shape}, the network takes {network.input_shape}")
     domain.check(images, places)
     if labels is None:
         return
     if len(labels) != len(images):
-        raise DataError(f"there are {len(images)} images and {len(labels)} labels: give one label for each image")
+        raise DataError(f"there are {len(images)} inputs and {len(labels)} labels: give one label for each")
     wrong = (labels < 0) | (labels >= network.classes)
     if wrong.any():
         bad = int(wrong.nonzero()[0])
         raise DataError(
-            f"image {places[bad]} has the label {int(labels[bad])}, the network has classes 0 to {network.classes - 1}"
+            f"input {places[bad]} has the label {int(labels[bad])}, the network has classes 0 to {network.classes - 1}"
         )
 
 

@@ -14,6 +14,7 @@ from l0tre.evaluation.ledger import Ledger
 from l0tre.evaluation.listed_search import ListedSearch
 from l0tre.evaluation.run_search import LevelProgress, run_search
 from l0tre.evaluation.tasks import Task
+from l0tre.halting import Halted
 
 __all__ = ["prove", "prove_under_rules"]
 
@@ -91,7 +92,7 @@ def prove_under_rules(ledger: Ledger, t: int) -> Iterator[None]:
 def _forecast(ledger: Ledger, t: int, images: int, share: float) -> Forecast:
     domain = ledger.problem.domain
     sets = images * math.comb(domain.groups, t)
-    return Forecast(t, images, sets, domain.unit, proof=True, at=share)
+    return Forecast(t, images, sets, domain.unit, ledger.problem.noun, proof=True, at=share)
 
 
 class _Schedule:
@@ -132,18 +133,23 @@ class _Schedule:
     def work(self, block: list[int], patience: float, *, boxes: bool) -> Iterator[None]:
         """Work on some images until their proofs are complete or the time is up."""
         ledger, problem = self.ledger, self.ledger.problem
-        search = begin_search(
-            self.prover,
-            self.level.t,
-            problem.images[block],
-            problem.specification.pick(block),
-            [ledger.state.proofs.get(image) for image in block],
-            [ledger.state.bounds[image].index for image in block],
-            boxes=boxes,
-            hands_over=self.can_use_boxes,
-            evidence=self.evidence,
-            halted=ledger.halted,
-        )
+        try:
+            search = begin_search(
+                self.prover,
+                self.level.t,
+                problem.images[block],
+                problem.specification.pick(block),
+                [ledger.state.proofs.get(image) for image in block],
+                [ledger.state.bounds[image].index for image in block],
+                boxes=boxes,
+                hands_over=self.can_use_boxes,
+                evidence=self.evidence,
+                halted=ledger.halted,
+            )
+        except Halted:
+            ledger.record(block)
+            yield
+            return
         yield from run_search(ledger, self.level, search, block, patience=patience)
         handed = {block[row] for row in search.handed}
         self.handed |= handed

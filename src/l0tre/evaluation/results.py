@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from l0tre.layout import noun
 from l0tre.names import Names
 from l0tre.shown import Shown
 
@@ -222,6 +223,12 @@ class Snapshot(Shown):
         return sum(image.lower for image in self.images) / len(self.images)
 
     @property
+    def noun(self) -> str:
+        """What an input is called: ``image``, ``row``, or ``input``."""
+        shape = self.config.get("model", {}).get("input_shape", ())
+        return noun(tuple(shape), named=bool(self.config.get("names", {}).get("features")))
+
+    @property
     def upper(self) -> float:
         """Mean upper bound, in groups."""
         return sum(image.upper for image in self.images) / len(self.images)
@@ -265,7 +272,7 @@ class Snapshot(Shown):
         return item in self.images or item in [image.index for image in self.images]
 
     def __repr__(self) -> str:
-        images = f"{len(self.images)} image{'' if len(self.images) == 1 else 's'}"
+        images = f"{len(self.images)} {self.noun}{'' if len(self.images) == 1 else 's'}"
         kinds = ", ".join(sorted({image.guarantee for image in self.images}))
         bounds = f"lower {self.lower:.3f}, upper {self.upper:.3f} {self.unit}s" if self.images else "no bounds"
         state = "finished" if self.finished else f"at t = {self.t}"
@@ -288,8 +295,8 @@ class Snapshot(Shown):
                 return image
         for left_out in self.excluded:
             if left_out.index == index:
-                raise KeyError(f"image {index} was left out: {left_out.reason}")
-        raise KeyError(f"image {index} is not part of this evaluation")
+                raise KeyError(f"{self.noun} {index} was left out: {left_out.reason}")
+        raise KeyError(f"{self.noun} {index} is not part of this evaluation")
 
     def to_dataframe(self) -> "pd.DataFrame":
         """A row for each evaluated input: bounds, guarantee, time, and the decision of its witness.

@@ -71,7 +71,7 @@ def run_search(
         if isinstance(search, GridSearch | SampleSearch):
             found = _step_in_batches(ledger, search, first=not (gained or ledger.recorded))
         else:  # a proof's step feels a clock of its own
-            found = search.step()
+            found = _step_of_proof(search)
         gained = True
         for row, changed in found.candidates:
             ledger.offer(block[row], changed)
@@ -114,6 +114,14 @@ def run_search(
             yield
         if out_of_time:
             return
+
+
+def _step_of_proof(search: LevelSearch[Any]) -> Findings:
+    """A step of a proof, which halts by itself; what it is made from may be halted before."""
+    try:
+        return search.step()
+    except Halted:
+        return Findings()
 
 
 def _step_in_batches(ledger: Ledger, search: GridSearch | SampleSearch, *, first: bool) -> Findings:

@@ -18,7 +18,7 @@ __all__ = ["Comparison", "Pair", "Split", "Standing", "compare_snapshots", "what
 
 Order = Literal["more", "less", "equal", "open"]
 Interval = tuple[float, float]
-COMMON = "images that both classify correctly"  # what two networks lack that share none
+COMMON = "inputs that both classify correctly"  # what two networks lack that share none
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Split:
     def words(self, first: str, second: str, unit: str) -> str:
         """It in one sentence, with the networks' names and what a group is called."""
         many = f"{self.t} {unit}s fool" if self.t > 1 else f"1 {unit} fools"
-        images = "1 image" if self.first == 1 else f"{self.first} images"
+        images = "1 input" if self.first == 1 else f"{self.first} inputs"
         open_ = f", not known on {self.unknown}" if self.unknown else ""
         scope = "on the grid; " if self.scope == "the grid" else ""
         return f"{many} only {first} on {images}, only {second} on {self.second}{open_} ({scope}p = {self.chance:.2g})"

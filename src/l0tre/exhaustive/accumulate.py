@@ -50,7 +50,7 @@ def accumulate(
     changed, queries = images.clone(), torch.zeros(len(images), dtype=torch.int64, device=images.device)
     first, most = 0, longest(ranking)
     while first < most:
-        last = min(first + (width or max(PREFIXES, batcher.rows // len(images))), most)
+        last = min(first + (width or max(PREFIXES, batcher.most // len(images))), most)
         open_ = ~found if allowance is None else ~found & (queries + last - first <= allowance)
         left = open_.nonzero()[:, 0]
         if not len(left):

@@ -140,7 +140,7 @@ def scan_sets(
     Or with what float32 can do to a score at any of their grid points, if that is known.
     """
     # All points of several sets at once, or one set in blocks of points when it alone exceeds a batch.
-    block = min(level.points, max(1, batcher.rows))
+    block = min(level.points, max(1, batcher.most))
     best: Chunk | None = None
     for first in range(0, level.points, block):
         last = min(first + block, level.points)

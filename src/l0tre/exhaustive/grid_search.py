@@ -170,7 +170,7 @@ class GridSearch:
         """
         most = longest(ranking)
         while self.reached < most and (places := [at for at, row in enumerate(self.open) if row not in self.hits]):
-            last = min(self.reached + max(PREFIXES, self.batcher.rows // len(places)), most)
+            last = min(self.reached + max(PREFIXES, self.batcher.most // len(places)), most)
             found, spent = self._look_at(places, ranking, last)
             self.candidates += found
             for row, count in spent.items():

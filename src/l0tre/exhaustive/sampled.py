@@ -50,7 +50,7 @@ def sample(
         queries += 1
     began, looking = time.monotonic(), batcher.within(tuning.sampling_share * seconds)
     by_score = by_margin = empty_ranking(1, min(level.sets, level.domain.groups), device)
-    width = max(1, batcher.rows // level.points)
+    width = max(1, batcher.most // level.points)
     while True:
         # Drawing with repetition is cheap at any size; a set drawn twice is looked at once.
         sets = torch.randint(level.sets, (width,), generator=generator).unique().to(device)

@@ -123,5 +123,5 @@ def make_scanner(
         if 4 * each <= budget:
             scanner = WindowScanner(locality, level, batcher, budget, tuning)
             return scanner, max(1, images), max(1, points // level.points)
-    rows = max(batcher.rows, min(64 * batcher.rows, tuning.grid_step_bytes // batcher.network.sample_bytes))
+    rows = max(batcher.most, min(64 * batcher.most, tuning.grid_step_bytes // batcher.network.sample_bytes))
     return ForwardScanner(level, batcher), max(1, rows // whole), max(1, rows // level.points)

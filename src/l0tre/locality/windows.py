@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from l0tre.halting import beat
 from l0tre.locality.local_part import LocalPlan, Span, is_curve, local_place, need, overlap, reach
 from l0tre.model.graph import Operation, run_operation
 from l0tre.model.operations import KINDS
@@ -147,6 +148,7 @@ def carry(plan: LocalPlan, base: Base, sites: Sites, start: int, change: Tensor,
     for place in range(start + 1, end + 1):
         if place not in sites.rows:
             continue
+        beat()
         operation = plan.graph.operations[place]
         if not all(span.size for span in sites.box(place)):  # no position of this operation sees the change
             sizes = (span.size for span in sites.box(place))

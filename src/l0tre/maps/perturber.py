@@ -9,6 +9,7 @@ from torch import Tensor
 from l0tre.admission import admit
 from l0tre.domain import Domain
 from l0tre.errors import ModelError
+from l0tre.halting import felt
 from l0tre.locality.differences import FLOAT32, HALF
 from l0tre.locality.group_changes import GroupChanges
 from l0tre.maps.observed import Observed
@@ -68,7 +69,7 @@ class Perturber:
         self.evaluations = self.ranked = 0
         self.base = float(observed.number(image.to(device)[None])[0])
         if not math.isfinite(self.base):
-            raise ModelError(f"the {observed.words} is {self.base} for the image itself: check the model")
+            raise ModelError(f"the {observed.words} is {self.base} for the input itself: check the model")
         self.exact: GroupChanges | None = None
         self.fast: GroupChanges | None = None
         # Lists of values and directions need the whole input to be looked at.
@@ -120,7 +121,8 @@ class Perturber:
         else:
             self.evaluations += len(groups)
         changes = self.fast if half else self.exact
-        found = self._whole(groups, points) if changes is None else changes.outputs(groups, points)[:, 0]
+        with felt(self.pulse):
+            found = self._whole(groups, points) if changes is None else changes.outputs(groups, points)[:, 0]
         if not half and not bool(torch.isfinite(found).all()):
             raise ModelError(
                 f"the {self.observed.words} is NaN or infinite for an input with one changed {self.domain.unit}: "

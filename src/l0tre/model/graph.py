@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from l0tre.errors import ModelError
+from l0tre.halting import beat
 from l0tre.model.operations import KINDS, Attribute, Operation
 
 __all__ = ["Attribute", "Graph", "GraphBuilder", "Operation", "UnsupportedOperationError", "run", "run_operation"]
@@ -65,7 +66,11 @@ def run_operation(operation: Operation, *inputs: Tensor) -> Tensor:
 
     Returns:
         ``[batch, *operation.shape]``.
+
+    Raises:
+        Halted: If the step at work should end.
     """
+    beat()
     return KINDS[operation.kind].forward(operation, *inputs)
 
 

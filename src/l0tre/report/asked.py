@@ -35,12 +35,12 @@ def _asked(snapshot: Snapshot, domain: Domain | None) -> Iterator[tuple[str, str
         yield "read as", str(model["reading"])
     yield "data", str(config.get("data", {}).get("name", "not named"))
     correct, total, labelled = counts(snapshot)
-    yield "images", classified(correct, total, labelled=labelled)
+    yield f"{snapshot.noun}s", classified(correct, total, labelled=labelled)
     yield "may change", _may_change(unit, config.get("domain", {}).get("groups"), domain)
     yield from _rules(domain, names_of(config)[0])
     if "max_t" in settings:
         if settings.get("sample_ms"):
-            yield "searched", f"random sets of {_units(settings['max_t'], unit)}, {settings['sample_ms']:g} ms an image"
+            yield "searched", f"random sets of {_units(settings['max_t'], unit)}, {settings['sample_ms']:g} ms each"
         else:
             yield "searched", f"all sets of up to {_units(settings['max_t'], unit)}"
     guarantee = config.get("guarantee", {})

@@ -31,7 +31,7 @@ COLUMNS = blocks.columns(
 
 BECOMES = ["witness.label", "becomes", "class"]
 
-NO_PROOF = "Nothing is proved of fewer changes, but for images of which the table says that no fewer are possible."
+NO_PROOF = "Nothing is proved of fewer changes, but for inputs of which the table says that no fewer are possible."
 
 
 def attack_page(
@@ -67,7 +67,7 @@ def attack_page(
     if labels is None and not aimed:
         labels = result.labels.tolist()
     title = f"Attack on {model or 'a network'}" + (f" with {data}" if data else "")
-    replayed = f"{result.seconds:,.1f} s for all images. Every input was replayed by the network's own source."
+    replayed = f"{result.seconds:,.1f} s for all of them. Every input was replayed by the network's own source."
     notes = [replayed, NO_PROOF, *result.notes]
     found: list[Block] = [
         blocks.answer(_answer(result, distances, names), notes),
@@ -88,29 +88,29 @@ def _aimed(result: Attacked) -> bool:
 def _answer(result: Attacked, distances: Sequence[int], names: Names) -> str:
     total = len(result)
     if not distances:
-        return f"No change that alters a decision was found for any of {total:,} images."
+        return f"No change that alters a decision was found for any of {total:,} inputs."
     unit = result.unit
     text = f"Changing {fmean(distances):.3f} {unit}s on average (median {median(distances):g}) alters the decision"
     if _aimed(result):
         targets = set(result.labels.tolist())
         text += f" to {names.label(targets.pop())}" if len(targets) == 1 else " to the wanted one"
-    return f"{text} for {len(distances):,} of {total:,} images."
+    return f"{text} for {len(distances):,} of {total:,} inputs."
 
 
 def _tiles(result: Attacked, distances: Sequence[int]) -> list[tuple[str, str, str]]:
     total = len(result)
-    rows = [("changed", f"{len(distances)} of {total}", "images with another decision")]
+    rows = [("changed", f"{len(distances)} of {total}", "with another decision")]
     if distances:
         rows.append(
             ("changes, mean", f"{fmean(distances):.3f}", f"median {median(distances):g}, least {min(distances)}")
         )
     wrong = int((result.found & (result.distance == 0)).sum())
     if wrong:
-        rows.append(("as they are", str(wrong), "images with the wanted decision already"))
+        rows.append(("as they are", str(wrong), "with the wanted decision already"))
     if optimal := int((result.optimal & result.changed).sum()):
         rows.append(("fewest possible", str(optimal), "no input with fewer changes exists"))
     passes = float((result.forwards + result.backwards).double().mean()) if total else 0.0
-    return [*rows, ("queries an image", f"{passes:,.0f}", "forward and backward passes")]
+    return [*rows, ("queries for each", f"{passes:,.0f}", "forward and backward passes")]
 
 
 def curves(found: Mapping[str, Sequence[int]], total: int, unit: str) -> Block:
@@ -137,13 +137,13 @@ def curves(found: Mapping[str, Sequence[int]], total: int, unit: str) -> Block:
         lines.append(Series(name, str(number) if len(found) > 1 else "upper", sums))
     return blocks.chart(
         "curves",
-        "Share of images changed",
+        "Share of inputs changed",
         [("", every, lines)],
         x=f"{unit}s that change, at most",
-        y="images",
+        y="inputs",
         share=True,
         log_x=most > LINEAR_TOP,
-        summary=f"Share of {total} images whose decision is altered by at most so many changed {unit}s.",
+        summary=f"Share of {total} inputs whose decision is altered by at most so many changed {unit}s.",
     )
 
 
@@ -151,15 +151,15 @@ def _histogram(distances: Sequence[int], unit: str) -> Block:
     counts = Counter(distances)
     most = max(counts)
     places = list(range(most + 1)) if most <= LINEAR_TOP else sorted(counts)
-    line = Series("images", "upper", [counts[place] for place in places], "bars")
+    line = Series("inputs", "upper", [counts[place] for place in places], "bars")
     return blocks.chart(
         "distances",
         "Histogram of changes",
         [("", places, [line])],
         x=f"{unit}s changed",
-        y="images",
+        y="inputs",
         log_x=most > LINEAR_TOP,
-        summary=f"Changed {unit}s of {len(distances)} images, from {min(counts)} to {most}.",
+        summary=f"Changed {unit}s of {len(distances)} inputs, from {min(counts)} to {most}.",
     )
 
 
@@ -170,7 +170,7 @@ def _methods(result: Attacked) -> Block:
     ):
         if changed:
             by_method.setdefault(method or "none", []).append(distance)
-    heads: list[Head] = [("method", "text"), ("images", "number"), ("changes, mean", "mean")]
+    heads: list[Head] = [("method", "text"), ("inputs", "number"), ("changes, mean", "mean")]
     rows = [[name, len(distances), fmean(distances)] for name, distances in sorted(by_method.items())]
     return blocks.table("methods", "Which method found the last change", heads, rows)
 
@@ -183,7 +183,7 @@ def _pairs(result: Attacked, labels: Sequence[int] | None, names: Names) -> list
     if not counts:
         return []
     words = [names.label(number) for number in range(max(max(pair) for pair in counts) + 1)]
-    return [blocks.matrix("becomes", "What decisions become", words, counts, hint="A click lists the images.")]
+    return [blocks.matrix("becomes", "What decisions become", words, counts, hint="A click lists the inputs.")]
 
 
 def _where(result: Attacked, originals: Tensor | None) -> list[Block]:

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from l0tre.layout import noun
+
 __all__ = [
     "Block",
     "Document",
@@ -222,7 +224,7 @@ def matrix(
     if len(used) > MOST_CLASSES:
         pairs = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
         rows = [[label[a], label[b], count] for (a, b), count in pairs]
-        return table(id, title, [("label", "text"), ("becomes", "text"), ("images", "number")], rows, note=note)
+        return table(id, title, [("label", "text"), ("becomes", "text"), ("inputs", "number")], rows, note=note)
     return {
         "type": "matrix",
         "id": id,
@@ -302,6 +304,7 @@ def gallery(
         "low": low,
         "high": high,
         "unit": unit,
+        "noun": noun(shape, named=bool(names.get("features"))),
         "names": dict(names),
         "picture": None if picture is None else dict(picture),
         "notes": list(notes),

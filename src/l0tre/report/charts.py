@@ -29,7 +29,7 @@ def over_time(snapshot: Snapshot) -> Block:
             level = moment.t
     note = ""
     if snapshot.without_witness:
-        note = f"As long as an image has no witness, its upper bound counts as {snapshot.images[0].groups + 1:,}."
+        note = f"Without a witness the upper bound counts as {snapshot.images[0].groups + 1:,}."
     return chart(
         "time",
         "Mean bounds over time",
@@ -65,16 +65,16 @@ def sorted_bounds(snapshot: Snapshot, levels: Sequence[Snapshot]) -> Block:
     grid = ", for changes to grid values," if on_grid(snapshot) else ""
     return chart(
         "sorted",
-        "Images by upper bound",
+        f"{snapshot.noun.capitalize()}s by upper bound",
         variants,
-        x="images, sorted by upper bound",
+        x=f"{snapshot.noun}s, sorted by upper bound",
         y=f"{snapshot.unit}s",
         note=unknown
         if drawn
-        else f"The safe radius of each image{grid} lies between the lines, below the upper one. {unknown}".strip(),
-        hint="A click opens the image.",
-        summary=f"{'Upper' if drawn else 'Lower and upper'} bound of {len(snapshot.images)} images, sorted by upper "
-        "bound.",
+        else f"Each safe radius{grid} lies between the lines, below the upper one. {unknown}".strip(),
+        hint=f"A click opens the {snapshot.noun}.",
+        summary=f"{'Upper' if drawn else 'Lower and upper'} bound of {counted(len(snapshot.images), snapshot.noun)}, "
+        "sorted by upper bound.",
         band=True,
         log=max((i.upper for i in snapshot.images if i.witness is not None), default=1) > LINEAR_TOP,
         pick=pick,
@@ -85,7 +85,7 @@ def counted_none(snapshot: Snapshot) -> str:
     """A sentence on images without an upper bound; empty if all have one."""
     unknown = snapshot.without_witness
     verb = "has no witness: it stands" if unknown == 1 else "have no witness: they stand"
-    return f"{counted(unknown, 'image')} {verb} at the right, without an upper bound." if unknown else ""
+    return f"{counted(unknown, snapshot.noun)} {verb} at the right, without an upper bound." if unknown else ""
 
 
 def shares(snapshot: Snapshot) -> Block:
@@ -115,7 +115,7 @@ def shares(snapshot: Snapshot) -> Block:
     grid = " under changes to grid values" if on_grid(snapshot) else ""
     return chart(
         "shares",
-        f"Share of images against {snapshot.unit}s that change",
+        f"Share of {snapshot.noun}s against {snapshot.unit}s that change",
         [
             (
                 "",
@@ -124,10 +124,14 @@ def shares(snapshot: Snapshot) -> Block:
             )
         ],
         x=f"{snapshot.unit}s that change",
-        y="images",
+        y=f"{snapshot.noun}s",
         note=f"The share that really keeps its decision{grid} lies {between}."
-        + (f" Left out: {len(snapshot.excluded)} images, decided wrongly as they are." if snapshot.excluded else ""),
-        summary=f"Share of images, against the number of changed {snapshot.unit}s: "
+        + (
+            f" Left out: {len(snapshot.excluded)} {snapshot.noun}s, decided wrongly as they are."
+            if snapshot.excluded
+            else ""
+        ),
+        summary=f"Share of {snapshot.noun}s, against the number of changed {snapshot.unit}s: "
         + "; ".join(one.name for one in lines)
         + ".",
         band=True,
@@ -157,8 +161,8 @@ def radii(snapshot: Snapshot) -> Block:
         "Histogram of safe radii",
         [("", places, series)],
         x=f"{snapshot.unit}s that can change safely",
-        y="images",
-        summary="Number of images for each lower bound: "
+        y=f"{snapshot.noun}s",
+        summary=f"Number of {snapshot.noun}s for each lower bound: "
         + ", ".join(f"{total[place]} with {place} ({exact[place]} exact)" for place in sorted(total)[:10])
         + ".",
         stacked=True,
@@ -184,7 +188,7 @@ def times(levels: Sequence[Snapshot]) -> tuple[list[Head], list[list[float | int
         before = spent
     heads: list[Head] = [
         ("t", "number"),
-        ("images searched", "number"),
+        ("searched", "number"),
         ("seconds, all", "seconds"),
         ("seconds, mean", "seconds"),
         ("seconds, most", "seconds"),

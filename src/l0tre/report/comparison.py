@@ -32,9 +32,9 @@ def runs_page(runs: Mapping[str, Snapshot], inputs: Inputs | None = None) -> Doc
     networks = {snapshot.config.get("model", {}).get("fingerprint", name) for name, snapshot in runs.items()}
     if same and len(networks) > 1:
         return comparison_page(compare_snapshots(runs), runs, inputs)
-    text = "These runs are about different images: their means cannot be compared, only read side by side."
+    text = "These runs are about different inputs: their means cannot be compared, only read side by side."
     if same:
-        text = "These runs are about one network and the same images: they differ in how its bounds were found."
+        text = "These runs are about one network and the same inputs: they differ in how its bounds were found."
     found = [blocks.answer(text if len(runs) > 1 else "Choose two or more runs."), _figures(runs), *_curves(runs)]
     return Document(f"{len(runs)} runs", tuple(found))
 
@@ -66,7 +66,7 @@ def comparison_page(comparison: Comparison, runs: Mapping[str, Snapshot], inputs
     """
     heads: list[Head] = [
         ("networks", "text"),
-        ("images", "number"),
+        ("inputs", "number"),
         ("difference of mean radii, from", "mean"),
         ("to", "mean"),
         ("verdict", "text"),
@@ -96,7 +96,7 @@ def comparison_page(comparison: Comparison, runs: Mapping[str, Snapshot], inputs
         for pair in comparison.pairs
         for split in pair.splits
     ]
-    notes = ["About these images alone, by mean safe radii on the images that both networks classify correctly."]
+    notes = ["About these inputs alone, by mean safe radii on those that both networks classify correctly."]
     found: list[Block] = [blocks.answer(f"{best}.", notes), _standings(comparison)]
     found.append(_radii(comparison))
     if rows:
@@ -181,7 +181,7 @@ def _standings(comparison: Comparison) -> Block:
     """What is known of each network: a mean safe radius between two figures."""
     heads: list[Head] = [
         ("network", "text"),
-        ("images", "number"),
+        ("inputs", "number"),
         ("accuracy", "share"),
         ("safe radius, mean, from", "mean"),
         ("to", "mean"),
@@ -202,7 +202,7 @@ def _standings(comparison: Comparison) -> Block:
         for one in comparison.standings
     ]
     return blocks.table(
-        "standings", "Networks", heads, rows, note="Safe radii of the images that each classifies correctly."
+        "standings", "Networks", heads, rows, note="Safe radii of the inputs that each classifies correctly."
     )
 
 
@@ -229,7 +229,7 @@ def _figures(runs: Mapping[str, Snapshot]) -> Block:
         ("model", "text"),
         ("data", "text"),
         ("guarantee", "text"),
-        ("images", "number"),
+        ("inputs", "number"),
         ("left out", "number"),
         ("lower, mean", "mean"),
         ("upper, mean", "mean"),
@@ -256,7 +256,7 @@ def _figures(runs: Mapping[str, Snapshot]) -> Block:
                 run.seconds,
             ]
         )
-    return blocks.table("figures", "Figures", heads, rows, note="Upper bounds are of images with a witness.")
+    return blocks.table("figures", "Figures", heads, rows, note="Upper bounds are of inputs with a witness.")
 
 
 def _curves(runs: Mapping[str, Snapshot]) -> list[Block]:
@@ -287,13 +287,13 @@ def _curves(runs: Mapping[str, Snapshot]) -> list[Block]:
     return [
         blocks.chart(
             "shares",
-            f"Share of images against {unit}s that change",
+            f"Share of inputs against {unit}s that change",
             [("proved to keep the decision", places, lines("proved")), ("not known to change", places, lines("kept"))],
             x=f"{unit}s that change",
-            y="images",
+            y="inputs",
             share=True,
             log_x=most > LINEAR_TOP,
-            summary=f"For each run the share of images proved against so many changed {unit}s.",
+            summary=f"For each run the share of inputs proved against so many changed {unit}s.",
         ),
         *(
             [

@@ -99,7 +99,7 @@ def evaluation_page(run: PageSource, *, pictures: Pictures = "inside") -> Docume
 def _tiles(snapshot: Snapshot) -> list[tuple[str, str, str]]:
     images, total = snapshot.images, len(snapshot.images)
     known = [image.upper for image in images if image.witness is not None]
-    sampled, with_one = is_sample(snapshot), counted(len(known), "image")
+    sampled, with_one = is_sample(snapshot), counted(len(known), snapshot.noun)
     lower = "claimed by no proof" if sampled else f"median {median(i.lower for i in images):g}"
     rows = [
         ("lower bound, mean", "none" if sampled else f"{snapshot.lower:.3f}", lower),
@@ -114,14 +114,18 @@ def _tiles(snapshot: Snapshot) -> list[tuple[str, str, str]]:
     if len(known) < total:
         rows.append(
             (
-                "upper bound, all images",
+                f"upper bound, all {snapshot.noun}s",
                 f"{snapshot.upper:,.3f}",
                 f"median {median(i.upper for i in images):,g}; one without a witness counts {images[0].groups + 1:,}",
             )
         )
     grid = on_grid(snapshot)
     smaller = "no smaller adversarial input is on the grid" if grid else "no smaller adversarial input exists"
-    met = f"{snapshot.converged / total:.1%} of the images: {smaller}" if snapshot.converged else "of no image yet"
+    met = (
+        f"{snapshot.converged / total:.1%} of the {snapshot.noun}s: {smaller}"
+        if snapshot.converged
+        else f"of no {snapshot.noun} yet"
+    )
     rows.append(
         (
             f"known exactly{', on the grid' if grid else ''}",
@@ -139,7 +143,7 @@ def _tiles(snapshot: Snapshot) -> list[tuple[str, str, str]]:
 
 
 def _guaranteed(snapshot: Snapshot, domain: Domain | None) -> list[tuple[str, str]]:
-    kinds = [(f"{kind} ({counted(count, 'image')})", text) for kind, count, text in guarantees(snapshot, domain)]
+    kinds = [(f"{kind} ({counted(count, snapshot.noun)})", text) for kind, count, text in guarantees(snapshot, domain)]
     unit = snapshot.unit
     values = " to grid values" if on_grid(snapshot) else ""
     least = f"no change of L {unit}s{values} alters the decision, one of L + 1 does."
@@ -172,7 +176,7 @@ def _pairs(snapshot: Snapshot) -> list[Block]:
     names, _ = names_of(snapshot.config)
     labels = [names.label(number) for number in range(max(max(pair) for pair in pairs) + 1)]
     note = "Rows: the label, which is the decision for the original. Columns: the decision for the changed input."
-    hint = "A click lists the images."
+    hint = f"A click lists the {snapshot.noun}s."
     return [blocks.matrix("becomes", "What decisions become", labels, pairs, note=note, hint=hint)]
 
 
@@ -187,14 +191,14 @@ def _classes(snapshot: Snapshot, names: Names) -> Block:
         rows.append([names.label(label), *_summary(images, drawn), wrong[label]])
     heads: list[Head] = [
         ("class", "text"),
-        ("images", "number"),
+        (f"{snapshot.noun}s", "number"),
         *([] if drawn else LOWER),
         *UPPER,
         ("exact", "share"),
         ("left out", "number"),
     ]
     total = ["all", *_summary(snapshot.images, drawn), len(snapshot.excluded)]
-    note = "Upper bounds are of images with a witness."
+    note = f"Upper bounds are of {snapshot.noun}s with a witness."
     return blocks.table("classes", "Classes", heads, rows, total=total, note=note)
 
 
@@ -224,13 +228,13 @@ def _changes(snapshot: Snapshot, domain: Domain | None) -> list[Block]:
             one = torch.zeros(size, dtype=torch.bool)
             one[positions] = True
             touched += plane(one.reshape(domain.shape)).any(2)
-        note = f"For each pixel the number of images, of {len(found):,} with a witness, in which it changes."
-        return [blocks.heat("where", "Where changes fall", touched.tolist(), note=note, unit="images")]
+        note = f"For each pixel the number of {snapshot.noun}s, of {len(found):,} with a witness, in which it changes."
+        return [blocks.heat("where", "Where changes fall", touched.tolist(), note=note, unit=f"{snapshot.noun}s")]
     names, _ = names_of(snapshot.config)
     frequent = Counter(position for positions in found for position in positions.tolist()).most_common(MOST_FEATURES)
     rows = [[place_of(position, domain.shape, names), count, count / len(found)] for position, count in frequent]
-    heads: list[Head] = [("column", "text"), ("images", "number"), ("share", "share")]
-    note = f"Of {len(found):,} images with a witness."
+    heads: list[Head] = [("column", "text"), (f"{snapshot.noun}s", "number"), ("share", "share")]
+    note = f"Of {len(found):,} {snapshot.noun}s with a witness."
     return [blocks.table("where", "What changes", heads, rows, note=note)]
 
 
@@ -242,7 +246,7 @@ def _left_out(snapshot: Snapshot) -> list[Block]:
         [one.index, *([inputs.get(one.index, "")] if inputs else []), names.label(one.label), one.reason_in(names)]
         for one in snapshot.excluded
     ]
-    heads: list[Head] = [("image", "index"), ("label", "text"), ("why", "text")]
+    heads: list[Head] = [(snapshot.noun, "index"), ("label", "text"), ("why", "text")]
     if inputs:
         heads.insert(1, ("name", "text"))
     note = "Their decision is wrong, or tied, as they are: they have no radius."

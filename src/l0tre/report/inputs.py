@@ -9,7 +9,7 @@ from torch import Tensor
 
 from l0tre.evaluation.results import Snapshot, Witness
 from l0tre.figures.pictures import is_picture
-from l0tre.layout import channel_axis
+from l0tre.layout import channel_axis, noun
 from l0tre.report import blocks
 from l0tre.report.blocks import Block, Gallery
 from l0tre.report.packing import packed
@@ -105,7 +105,7 @@ def make_gallery(
     unit: str,
     names: Mapping[str, Any],
     pictures: Pictures = "inside",
-    title: str = "Images",
+    title: str = "",
     file: str = "result",
 ) -> tuple[Block, Gallery]:
     """A table of inputs.
@@ -120,12 +120,14 @@ def make_gallery(
         unit: What a group is called.
         names: ``Names.to_config``.
         pictures: Where the pictures are.
-        title: Above the table.
+        title: Above the table; default what inputs are called.
         file: What downloads are called.
     """
     low, high = domain or (0.0, 1.0)
     shape = () if originals is None else tuple(originals.shape[1:])
     sheets, notes = None, list[str]()
+    word = noun(shape, named=bool(names.get("features")))
+    heads = [[path, word if kind == "image" and name == "image" else name, kind] for path, name, kind in heads]
     if originals is not None and pictures == "served":
         sheets = plan_sheets(originals)
     elif originals is not None and pictures == "inside":
@@ -136,11 +138,11 @@ def make_gallery(
         if sheets is not None and sheets.cells is not None and -1 in sheets.cells:
             shown = sum(cell >= 0 for cell in sheets.cells)
             notes.append(
-                f"Pictures of {shown:,} of {len(shown_rows(result)):,} images fit into this page, those with the "
+                f"Pictures of {shown:,} of {len(shown_rows(result)):,} {word}s fit into this page, those with the "
                 "smallest upper bounds; l0tre serve shows all."
             )
     block = blocks.gallery(
-        title,
+        title or f"{word.capitalize()}s",
         heads,
         shape=shape,
         channels=channel_axis(shape),

@@ -22,7 +22,7 @@ COLUMNS = blocks.columns(
     ("picture", "", "picture"),
     ("index", "image", "image"),
     ("observed", "number", "text"),
-    ("base", "for the image", "number"),
+    ("base", "as it is", "number"),
     ("largest", "largest drop", "number"),
     ("measured", "measured", "text"),
 )

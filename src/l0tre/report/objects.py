@@ -69,7 +69,7 @@ def _(result: Snapshot, images: Tensor | None = None) -> Document:
         return evaluation_page(PageSource(result))
     most = max((image.index for image in result.images), default=-1)
     if most >= len(images):
-        raise DataError(f"the result is about image {most} too, {len(images)} were given: give all that were evaluated")
+        raise DataError(f"the result is about input {most} too, {len(images)} were given: give all that were evaluated")
     low, high = _range(images)
     domain = make_domain(tuple(images.shape[1:]), low=low, high=high)
     return evaluation_page(PageSource(result, Inputs(images, None, tuple(range(len(images))), domain)))

@@ -16,7 +16,7 @@ __all__ = ["PeerEntry", "peers_page"]
 
 
 QUERIES = (
-    "A budget of {:,} queries (forward and backward passes) for each image, as close as each attack's settings come to "
+    "A budget of {:,} queries (forward and backward passes) for each input, as close as each attack's settings come to "
     "it; the table has what they took."
 )
 
@@ -84,9 +84,9 @@ def peers_page(
     need = "need" if len(best) > 1 else "needs"
     text = (
         f"{' and '.join(best)} {need} fewest changes: {least:.3f} {unit}s on average over the {len(everywhere):,} of "
-        f"{total:,} images that every attack changed."
+        f"{total:,} inputs that every attack changed."
         if means
-        else f"No image was changed by every attack, of {total:,}."
+        else f"No input was changed by every attack, of {total:,}."
     )
     heads: list[Head] = [("attack", "text")]
     every = entries[0].figures if entries else {}
@@ -109,7 +109,7 @@ def peers_page(
             "budgets",
             "Changes against queries",
             [("", places, lines)],
-            x="queries for each image",
+            x="queries for each input",
             y=f"{unit}s changed (mean)",
             log_x=True,
             summary="Mean number of changes of each attack at several budgets.",

@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from l0tre.api.verify import Verdict
+from l0tre.layout import noun
 from l0tre.names import NO_NAMES, Names
 from l0tre.report import blocks
 from l0tre.report.blocks import Block, Document, Gallery
@@ -61,6 +62,8 @@ def verdict_page(
         "unsafe": f"Unsafe: changing {counted(verdict.upper, verdict.unit)} alters the decision, as an input shows.",
         "unknown": f"Unknown whether a change of at most {asked} alters the decision: {verdict.reason}.",
     }
+    if not verdict.upper:
+        answers["unsafe"] = "Unsafe: the input violates the property as it is."
     upper, without = _upper(verdict, groups)
     share = ("proved", f"{verdict.share:.1%}", f"of the sets of {counted(verdict.lower + 1, verdict.unit)}")
     shown: list[Block] = [
@@ -113,8 +116,9 @@ def verdict_page(
             file="verdict",
         )
         shown.append(block)
+    word = "input" if image is None else noun(tuple(batch.shape[1:]), named=bool(names.features))
     where = f" of {data}" if data else ""
-    return Document(f"{model or 'A network'}, image {index}{where}: {verdict.answer}", tuple(shown), gallery)
+    return Document(f"{model or 'A network'}, {word} {index}{where}: {verdict.answer}", tuple(shown), gallery)
 
 
 def _upper(verdict: Verdict, groups: int | None) -> tuple[str, str]:

@@ -46,20 +46,24 @@ def answer(snapshot: Snapshot) -> str:
     images, unit = snapshot.images, snapshot.unit
     total = len(images)
     known = [image.upper for image in images if image.witness is not None]
-    over = "" if total == 1 else f" over {total:,} images"
+    over = "" if total == 1 else f" over {total:,} {snapshot.noun}s"
     if is_sample(snapshot):
         if not known:
             return "Random samples found no change that alters a decision, and claim nothing about other changes."
         if len(known) == 1:
-            whose = "" if total == 1 else f" of 1 of {total:,} images, the only one with a known change"
+            whose = "" if total == 1 else f" of 1 of {total:,} {snapshot.noun}s, the only one with a known change"
             verb = "suffices" if known[0] == 1 else "suffice"
             found = f"{counted(known[0], unit)} {verb} to alter the decision (shown by a stored input){whose}"
         else:
-            which = over if len(known) == total else f" over the {len(known):,} of {total:,} images with a known change"
+            which = (
+                over
+                if len(known) == total
+                else f" over the {len(known):,} of {total:,} {snapshot.noun}s with a known change"
+            )
             found = f"On average {_mean(known)} {unit}s suffice to alter the decision (shown by stored inputs){which}"
         return f"{found}; random samples claim no lower bound."
     if not known and all(image.converged for image in images):
-        whose = "" if total == 1 else f" of any of {total:,} images"
+        whose = "" if total == 1 else f" of any of {total:,} {snapshot.noun}s"
         return f"No change of any number of {unit}s alters the decision{whose} ({_scope(snapshot)})."
     lower = _mean([image.lower for image in images])
     any_of = f"any {counted(images[0].lower, unit)}" if total == 1 else f"on average any {lower} {unit}s"
@@ -76,7 +80,7 @@ def answer(snapshot: Snapshot) -> str:
     if len(known) < total:
         return f"{least}{over}, while {upper} where such a change is known, for {len(known):,} of them."
     grid = " on the grid" if on_grid(snapshot) else ""
-    exact = f", exact{grid} for every image" if snapshot.converged == total and total > 1 else ""
+    exact = f", exact{grid} for every {snapshot.noun}" if snapshot.converged == total and total > 1 else ""
     exact = f", which is exact{grid}" if snapshot.converged == total == 1 else exact
     return f"{least}, while {upper}: [{lower}, {_mean(known)}]{over}{exact}."
 
@@ -194,24 +198,24 @@ def remarks(snapshot: Snapshot) -> list[str]:
     if snapshot.without_witness:
         groups = snapshot.images[0].groups
         found.append(
-            f"{counted(snapshot.without_witness, 'image')} without a witness: each counts as {groups + 1:,} "
+            f"{counted(snapshot.without_witness, snapshot.noun)} without a witness: each counts as {groups + 1:,} "
             f"(all {groups:,} {unit}s and one more) in the mean upper bound and in the estimate."
         )
     if checked := sum(image.checked for image in snapshot.images):
         found.append(
-            f"{checked:,} of {counted(len(snapshot.images), 'image')} checked: their lower bounds were proved again "
-            "from certificates and their witnesses replayed, by other code (l0tre check)."
+            f"{checked:,} of {counted(len(snapshot.images), snapshot.noun)} checked: their lower bounds were proved "
+            "again from certificates and their witnesses replayed, by other code (l0tre check)."
         )
     coarse = sum(image.blocked > 0 and image.guarantee == "lipschitz" for image in snapshot.images)
     if coarse:
         found.append(
-            f"{counted(coarse, 'image')} for which the grid is too coarse: between its points the Lipschitz bound "
-            "allows a margin below zero. A smaller epsilon may prove more."
+            f"{counted(coarse, snapshot.noun)} for which the grid is too coarse: between its points the Lipschitz "
+            "bound allows a margin below zero. A smaller epsilon may prove more."
         )
     ties = sum(image.blocked > 0 for image in snapshot.images) - coarse
     if ties:
         found.append(
-            f"{counted(ties, 'image')} met a tie between two classes (or a difference too small to trust in float32). "
-            "A tie does not count as safe, so the lower bound stays below that level."
+            f"{counted(ties, snapshot.noun)} met a tie between two classes (or a difference too small to trust in "
+            "float32). A tie does not count as safe, so the lower bound stays below that level."
         )
     return found

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from l0tre.domain import Domain
-from l0tre.halting import Halted
+from l0tre.halting import Halted, felt
 from l0tre.model.network import Network
 from l0tre.model.ship import moved, pack, unpack
 from l0tre.scheduling.executor import Executor, InProcess, StopCondition
@@ -97,7 +97,8 @@ class UnitRunner:
         known = unit.distance.to(device)
         found = Found(known.clone(), torch.full_like(known, -1))
         try:
-            value, left = unit.function(self.bench, found, *_at(unit.arguments, device)), False
+            with felt(self.bench.pulse):
+                value, left = unit.function(self.bench, found, *_at(unit.arguments, device)), False
         except Halted:
             value, left = None, True
         outcome = _Outcome(found.news(known), value, left)

@@ -136,3 +136,26 @@ def test_a_single_group_is_the_root() -> None:
     assert tree.order.tolist() == [0]
     assert tree.sizes.tolist() == [0, 1]
     assert tree.heights[1] == 0
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_masked_images_are_halved_as_one_cell_after_the_other_would_be(seed: int) -> None:
+    random = torch.Generator().manual_seed(seed)
+    height, width = torch.randint(1, 9, (2,), generator=random).tolist()
+    mask = torch.rand(height, width, generator=random) < 0.7
+    mask[0, 0] = True
+    tree = make_tree(make_domain((1, height, width), mask=mask))
+    places = mask.nonzero().tolist()
+
+    def check(cell: int, groups: list[int]) -> None:
+        assert sorted(groups_of(tree, cell)) == groups
+        if len(groups) == 1:
+            return
+        sides = [[places[group][axis] for group in groups] for axis in (0, 1)]
+        extent = [max(side) - min(side) for side in sides]
+        axis = 0 if extent[0] >= extent[1] else 1
+        middle = (min(sides[axis]) + max(sides[axis])) / 2
+        check(2 * cell, [group for group in groups if places[group][axis] < middle])
+        check(2 * cell + 1, [group for group in groups if places[group][axis] >= middle])
+
+    check(1, list(range(len(places))))

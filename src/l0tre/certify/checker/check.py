@@ -178,7 +178,7 @@ def _check_sets(
 
 def _not_decided(certificate: AnyCertificate, own: float) -> CertificateError:
     return CertificateError(
-        f"the network does not decide class {certificate.label} for this image (margin {own:.6g}): there is nothing to "
+        f"the network does not decide class {certificate.label} for this input (margin {own:.6g}): there is nothing to "
         "certify"
     )
 
@@ -205,7 +205,7 @@ def _check_subject(
     if not network.fingerprint or certificate.fingerprint != network.fingerprint:
         raise CertificateError(f"the certificate is for another network than {network.name}: check it with its own")
     if certificate.image_hash != image_hash(image):
-        raise CertificateError("the certificate is for another image: check it with its own")
+        raise CertificateError("the certificate is for another input: check it with its own")
     if certificate.domain_hash != domain_hash(domain):
         raise CertificateError("the certificate is for another domain (groups, mask or ranges): check it with its own")
     if not 0 <= certificate.label < network.classes:
@@ -217,7 +217,7 @@ def _check_subject(
     try:
         domain.check(image[None], (0,))
     except DataError as error:
-        raise CertificateError(f"the image does not fit the domain: {error}") from error
+        raise CertificateError(f"the input does not fit the domain: {error}") from error
     if compare:
         compare_graph(network, image[None], domain)
     return network.exact

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from l0tre.domain import Domain
+from l0tre.halting import beat
 from l0tre.layout import channel_axis
 from l0tre.model.graph import Graph
 
@@ -66,23 +67,16 @@ def make_tree(domain: Domain, graph: Graph | None = None) -> Tree:
         The tree, on the CPU.
     """
     places, halve = _strategy(domain, graph)
-    cells = {1: torch.arange(domain.groups)}
-    depth = 0
-    # A cell is halved until it holds one group; a leaf above the deepest level is moved down its left edge below.
-    pending = [1]
-    while pending:
-        cell = pending.pop()
-        if len(cells[cell]) > 1:
-            groups = cells.pop(cell)
-            left, right = halve(places[groups])
-            for child, part in ((2 * cell, left), (2 * cell + 1, right)):
-                cells[child] = groups[part]
-                pending.append(child)
-            depth = max(depth, cell.bit_length())
+    on_grid = halve is _halve_in_space and bool((places == places.round()).all())
+    if on_grid and len(places.unique(dim=0)) == len(places):
+        leaves = _halve_grid(places.long())
+    else:
+        leaves = _halve_all(places, halve)
+    # A leaf above the deepest level is moved down its left edge below.
+    lengths = torch.tensor([cell.bit_length() for cell in leaves.tolist()])
+    depth = int(lengths.max()) - 1
     order = torch.full((2**depth,), -1)
-    for cell, groups in cells.items():
-        height = depth + 1 - cell.bit_length()
-        order[(cell << height) - 2**depth] = groups[0]
+    order[(leaves << (depth + 1 - lengths)) - 2**depth] = torch.arange(domain.groups)
     sizes = torch.zeros(2 ** (depth + 1), dtype=torch.int64)
     level = (order >= 0).long()
     for height in range(depth, -1, -1):
@@ -90,6 +84,41 @@ def make_tree(domain: Domain, graph: Graph | None = None) -> Tree:
         level = level.view(-1, 2).sum(1) if height else level
     heights = torch.tensor([depth + 1 - max(1, cell).bit_length() for cell in range(2 ** (depth + 1))])
     return Tree(depth, order, sizes, heights)
+
+
+def _halve_all(places: Tensor, halve: Halve) -> Tensor:
+    """Halve cells until each holds one group: the cell of every group, int64 ``[groups]``."""
+    leaves = torch.ones(len(places), dtype=torch.int64)
+    pending = [(1, torch.arange(len(places)))]
+    while pending:
+        beat()
+        cell, groups = pending.pop()
+        if len(groups) == 1:
+            leaves[groups] = cell
+            continue
+        left, right = halve(places[groups])
+        pending += [(2 * cell, groups[left]), (2 * cell + 1, groups[right])]
+    return leaves
+
+
+def _halve_grid(places: Tensor) -> Tensor:
+    """As :func:`_halve_all` by :func:`_halve_in_space`, for different whole places: all cells of a level at once."""
+    leaves = torch.ones(len(places), dtype=torch.int64)
+    open_ = torch.arange(len(places))
+    while True:
+        beat()
+        _, cell, size = leaves[open_].unique(return_inverse=True, return_counts=True)
+        several = (size > 1)[cell]
+        open_, cell = open_[several], cell[several]
+        if not len(open_):
+            return leaves
+        points, spread = places[open_], cell[:, None].expand(-1, places.shape[1])
+        ends = places.new_zeros(len(size), places.shape[1])
+        low, high = (ends.scatter_reduce(0, spread, points, how, include_self=False) for how in ("amin", "amax"))
+        axis = (high - low).argmax(1, keepdim=True)  # the first of equally long sides
+        cut = (low.gather(1, axis) + high.gather(1, axis) + 1).div(2, rounding_mode="floor")
+        above = points.gather(1, axis[cell]) >= cut[cell]
+        leaves[open_] = 2 * leaves[open_] + above[:, 0]
 
 
 def _strategy(domain: Domain, graph: Graph | None) -> tuple[Tensor, Halve]:

@@ -41,7 +41,7 @@ function drawMatrix(block, page) {
   const cell = (row, column) => {
     const count = block.counts[row][column];
     if (!count) return el("td", {}, row === column ? "·" : "");
-    const words = `${counted(count, "image")}: ${block.labels[row]} becomes ${block.labels[column]}`;
+    const words = `${counted(count, "input")}: ${block.labels[row]} becomes ${block.labels[column]}`;
     const node = el("td", { class: "filled" }, el("button", { type: "button", title: words, "aria-label": words, onclick: () => page.filter?.({ label: block.numbers[row], becomes: block.numbers[column] }) }, show(count)));
     shade(node, count, most);
     return node;

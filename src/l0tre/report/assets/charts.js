@@ -148,7 +148,7 @@ function chartWords(block, number, place) {
   const told = values.map(([name, value]) => `${name}: ${block.share ? KINDS.share(value) : show(value)}`);
   if (image === undefined) return [block.places?.[place] ?? `${block.x}: ${show(variant.x[place])}`, ...told];
   const none = values.length < variant.series.length ? ["no change known that alters the decision"] : [];
-  return [`image ${image} (${show(place + 1)} of ${show(variant.x.length)})`, ...told, ...none];
+  return [`input ${image} (${show(place + 1)} of ${show(variant.x.length)})`, ...told, ...none];
 }
 
 /** The names of the lines; a single one needs none. */
@@ -171,7 +171,7 @@ function chartValues(block, number) {
     rows.forEach((row, at) => { row[0] = block.places[at]; });
   }
   if (isRanking(block, number)) {
-    heads[0] = ["image", "index"];
+    heads[0] = ["input", "index"];
     rows.forEach((row, at) => { row[0] = block.pick[number][at]; });
   }
   return sortableTable({ id: `${block.id}-values`, title: block.title, heads, rows, total: [] });

@@ -64,7 +64,7 @@ function drawGallery(block, page) {
   const alone = el("div", { class: "alone", hidden: true }); // the view of the only input
   const showAlone = async () => {
     const entry = entries[0], parts = await inputParts(page, block, entry, 0);
-    if (entries[0] === entry) alone.replaceChildren(el("h3", {}, `image ${inputName(names, entry.index)}`), ...parts);
+    if (entries[0] === entry) alone.replaceChildren(el("h3", {}, `${block.noun} ${inputName(names, entry.index)}`), ...parts);
   };
 
   const openRow = (row) => {

@@ -74,7 +74,7 @@ function timelineChart(page, block, timeline) {
   const x = moments.map(([seconds]) => seconds), unit = `${block.unit}s`;
   const series = [{ name: "lower bound", role: "lower", draw: "step", values: moments.map((one) => one[1]) }, { name: "upper bound", role: "upper", draw: "step", values: moments.map((one) => one[2]) }];
   const most = Math.max(...moments.map((one) => one[2]));
-  return drawChart({ type: "chart", id: "timeline", title: "Bounds over time", variants: [{ name: "", x, series }], x: "seconds of the run", y: unit, note: "", summary: "Bounds of this image over time.", band: true, log: most > 30, log_x: false, share: false, marks: [], pick: [] }, page);
+  return drawChart({ type: "chart", id: "timeline", title: "Bounds over time", variants: [{ name: "", x, series }], x: "seconds of the run", y: unit, note: "", summary: "Both bounds over time.", band: true, log: most > 30, log_x: false, share: false, marks: [], pick: [] }, page);
 }
 
 /** Values of pixels as a picture: what changed (blue less, red more), or a map. */
@@ -243,7 +243,7 @@ async function showInput(page, block, entry, row, { go, first, last }) {
   const close = el("button", { type: "button", class: "close", "aria-label": "close", onclick: () => dialog.close() }, "×");
   const step = (text, label, size, off) => el("button", { type: "button", "aria-label": label, title: label, disabled: off, onclick: () => go(size) }, text);
   const parts = [
-    el("header", {}, el("h2", { id: "input-title" }, `image ${inputName(block.names, entry.index)}`), step("‹", "previous image", -1, first), step("›", "next image", 1, last), close),
+    el("header", {}, el("h2", { id: "input-title" }, `${block.noun} ${inputName(block.names, entry.index)}`), step("‹", `previous ${block.noun}`, -1, first), step("›", `next ${block.noun}`, 1, last), close),
     ...(await inputParts(page, block, entry, row)),
   ];
   if (page.shown !== row) return; // somebody went on before it was there
