@@ -1,6 +1,6 @@
 """``python -m l0tre`` is the command ``l0tre``."""
 
-from l0tre.cli import main
+from l0tre.cli import command
 
 if __name__ == "__main__":
-    main()
+    command()

@@ -96,13 +96,13 @@ class Domain:
             DataError: Naming the first image that does not fit.
         """
         if tuple(images.shape[1:]) != self.shape:
-            raise DataError(f"images have shape {tuple(images.shape[1:])}, the network takes {self.shape}")
+            raise DataError(f"inputs have shape {tuple(images.shape[1:])}, the network takes {self.shape}")
         flat = images.flatten(1).cpu()
         bad = (flat < self.low.cpu()) | (flat > self.high.cpu())
         if bad.any():
             row, position = (int(i) for i in bad.nonzero()[0])
             raise DataError(
-                f"image {indices[row]} has the value {flat[row, position]:.6g} {self._where([position])}, outside the "
+                f"input {indices[row]} has the value {flat[row, position]:.6g} {self._where([position])}, outside the "
                 f"domain [{self.low[position]:.6g}, {self.high[position]:.6g}]: scale the data (`scale`) or widen the "
                 "domain (`low`, `high`); normalisation belongs to the model (`mean`, `std`)"
             )

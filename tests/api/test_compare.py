@@ -261,7 +261,7 @@ def test_another_question_does_not_resume_the_runs(tmp_path: Path) -> None:
     for changed in changes:
         with pytest.raises(StoreError, match=next(iter(changed))):
             l0tre.compare(networks, images, out=out, resume=True, **{"guarantee": "grid", "max_t": 1, **FEW, **changed})
-    with pytest.raises(StoreError, match="5 images, not on the 3"):
+    with pytest.raises(StoreError, match="5 inputs, not on the 3"):
         l0tre.compare(networks, images[:3], out=out, resume=True, guarantee="grid", max_t=1, **FEW)
     other = {"one": replace(networks["one"], fingerprint="other"), "two": networks["two"]}
     with pytest.raises(StoreError, match="another network"):

@@ -64,7 +64,7 @@ def test_verify_takes_one_vector_or_a_batch_of_one(image: Tensor, loaded: bool) 
 def test_several_images_are_no_image() -> None:
     network = l0tre.load(Margin().eval(), input_shape=(1, 4, 4), device="cpu")
     for several in (IMAGE.expand(3, 1, 4, 4), IMAGE.expand(3, 1, 4, 4).numpy(), from_arrays(IMAGE.expand(3, 1, 4, 4))):
-        with pytest.raises(DataError, match="3 images were given"):
+        with pytest.raises(DataError, match="3 inputs were given"):
             l0tre.verify(network, several, radius=1)
     one = select(from_arrays(IMAGE.expand(3, 1, 4, 4), [0, 0, 0]), indices=[1])
     assert l0tre.verify(network, one, radius=2).answer == "safe"

@@ -176,8 +176,8 @@ def test_what_is_shown_is_short() -> None:
             l0tre.compare({"a": module, "b": module}, images, max_t=1, guarantee="grid", epsilon=1.0),
             "Comparison(a, b: ",
         ),
-        (l0tre.sensitivity(module, images), "Sensitivity(2 images, "),
-        (from_arrays(images, [0, 1]), f"Dataset(array: 2 inputs of shape {shape}, with labels)"),
+        (l0tre.sensitivity(module, images), "Sensitivity(2 inputs, "),
+        (from_arrays(images, [0, 1]), f"Dataset(array: 2 images of shape {shape}, with labels)"),
         (witness(), "Witness(1 changed, becomes 2, margin -0.25)"),
     ):
         text = builtins.repr(shown)

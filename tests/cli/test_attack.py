@@ -188,7 +188,7 @@ def test_bounds_that_prove_nothing_here_are_refused(
     save_classifier(tmp_path / "other.onnx", seed=5)
     other = l0tre("attack", tmp_path / "other.onnx", files.data, "--lower", certified, "--device", "cpu")
     check_error(other, "--lower", "another network")
-    check_error(l0tre(*refuse(files, "--lower", certified, data=pictures)), "another image 0")
+    check_error(l0tre(*refuse(files, "--lower", certified, data=pictures)), "another input 0")
     check_error(l0tre(*refuse(files, "--lower", certified, "--high", "2")), "other values", "low and high")
     check_error(l0tre(*refuse(files, "--lower", run)), "no bounds for all real values", "--guarantee certified")
     check_error(l0tre(*refuse(files, "--lower", tmp_path)), str(tmp_path))

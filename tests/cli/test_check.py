@@ -61,7 +61,7 @@ def test_a_run_that_does_not_hold_ends_with_1(kept: Path) -> None:
     shutil.copy(second, first)
     result = l0tre("check", kept)
     assert (result.code, result.out.splitlines()[0]) == (1, "not valid")
-    assert f"image {int(first.name[:5])}: the certificate is for another image" in result.out
+    assert f"input {int(first.name[:5])}: the certificate is for another input" in result.out
     first.unlink()
     found = l0tre("check", kept, "--json")
     assert (found.code, json.loads(found.out)["missing"]) == (1, [int(first.name[:5])])

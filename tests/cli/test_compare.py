@@ -55,10 +55,10 @@ def test_the_text_says_order_intervals_and_misclassified_images(files: Files, ot
     (pair,) = json.loads(l0tre("compare", files.model, other, files.data, *OPTIONS, "--json").out)["pairs"]
     assert pair["words"] in result.out
     low, high = pair["difference"]
-    assert f"difference: {low:.3f} to {high:.3f} on {pair['common']} image" in result.out
+    assert f"difference: {low:.3f} to {high:.3f} on {pair['common']} input" in result.out
     for split in pair["splits"]:
         fools = f"{split['t']} pixels fool" if split["t"] > 1 else "1 pixel fools"
-        images = "1 image" if split["first"] == 1 else f"{split['first']} images"
+        images = "1 input" if split["first"] == 1 else f"{split['first']} inputs"
         assert f"  {fools} only tiny on {images}, only other on {split['second']} (" in result.out
     assert "(on the grid; p = " in result.out
     assert "misclassified by other: " in result.out

@@ -30,8 +30,8 @@ def test_the_table_has_a_row_for_every_attack_and_says_what_it_shows(files: File
     out, err = run(files, "--limit", "3")
     lines = out.splitlines()
     assert [line.split()[0] for line in lines[1:4]] == ["l0tre", *PEER_NAMES]
-    assert "3 images, 0 left out" in out
-    assert "budget 300 queries an image" in out
+    assert "3 inputs, 0 left out" in out
+    assert "budget 300 queries for each" in out
     assert max(len(line) for line in lines[:4]) <= 80
     assert err == ""
 
@@ -110,8 +110,8 @@ def test_without_names_all_that_can_be_imported_are_compared(files: Files, monke
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ([], "give a model and images"),
-        (["MODEL"], "give a model and images"),
+        ([], "give a model and data"),
+        (["MODEL"], "give a model and data"),
         (["MODEL", "DATA", "--peers", "magic"], "no attack 'magic'"),
         (["MODEL", "DATA", "--peers", "sparse-rs", "--budget", "0"], "budget is 0"),
         (["MODEL", "DATA", "--peers", "sparse-rs", "--index", "99"], "99"),

@@ -85,7 +85,7 @@ def test_version() -> None:
     [
         (["frobnicate"], "frobnicate"),
         (["evaluate"], "MODEL"),
-        (["evaluate", "MODEL"], "no images were given"),
+        (["evaluate", "MODEL"], "no data were given"),
         (["evaluate", "MODEL", "DATA", "more"], "more"),
         (["evaluate", "MODEL", "DATA", "--frob"], "--frob"),
         (["evaluate", "MODEL", "DATA", "--out"], "--out"),

@@ -107,7 +107,7 @@ def test_case_4_answers_and_goes_on_after_ctrl_c(small: Path, tmp_path: Path, mo
     for figure in facts["figures"]:
         assert any(file.endswith("-grid.png") for file in figure["files"])
         assert all((tmp_path / "out" / file).is_file() for file in figure["files"])
-    check_error(l0tre(*line[:-2], "3"), "5 images, not on the 3")
+    check_error(l0tre(*line[:-2], "3"), "5 inputs, not on the 3")
 
 
 @pytest.mark.slow

@@ -54,27 +54,27 @@ def test_the_table_fits_80_columns_and_cuts_nothing_off() -> None:
     assert "…" not in text.getvalue()
     assert sum("1,000,000,000" in line for line in lines) == 25
     assert "... and 5 more (of 30; --all lists them)" in lines
-    assert "left out: 2 more images" in lines
-    assert "net[/b].onnx on 30 images of images[0].npz (7 left out), bounds in features:" in lines
+    assert "left out: 2 more inputs" in lines
+    assert "net[/b].onnx on 30 inputs of images[0].npz (7 left out), bounds in features:" in lines
 
 
 def test_all_images_are_listed_on_request() -> None:
     console, text = screen(terminal=False)
     show_snapshot(snapshot(), console, every=True)
     assert sum("1,000,000,000" in line for line in text.getvalue().splitlines()) == 30
-    assert text.getvalue().count("left out: image") == 7
+    assert text.getvalue().count("left out: input") == 7
 
 
 def test_one_image_is_not_counted_as_several() -> None:
     console, text = screen(terminal=False)
     show_snapshot(snapshot(images=1), console)
-    assert "on 1 image of" in text.getvalue()
+    assert "on 1 input of" in text.getvalue()
 
 
 def test_an_upper_bound_without_an_input_is_not_called_shown() -> None:
     console, text = screen(terminal=False)
     show_snapshot(snapshot(images=1), console)  # the first image has no witness
-    assert "upper bound  none    no adversarial input yet; each image counts as 50001" in text.getvalue()
+    assert "upper bound  none    no adversarial input yet; each counts as 50001" in text.getvalue()
     assert "shown by stored adversarial inputs" not in text.getvalue()
 
 

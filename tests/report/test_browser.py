@@ -213,7 +213,7 @@ def test_maps_tell_their_values_to_keys(tab: Page, tmp_path: Path) -> None:
     heat.locator("canvas").focus()
     for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
         tab.keyboard.press(key)
-    expect(heat.locator("output")).to_have_text(f"row 1, column 1: {where[1][1]} images")
+    expect(heat.locator("output")).to_have_text(f"row 1, column 1: {where[1][1]} inputs")
     heat.locator("canvas").blur()
     expect(heat.locator("output")).to_contain_text("0 to")
 

@@ -114,7 +114,7 @@ def test_networks_that_share_no_image_are_not_ordered() -> None:
     }
     found = answer_observation(normalisation, compare_snapshots(results))
     assert found["answer"] == "open"
-    assert found["because"].endswith("to settle it: images that both classify correctly")
+    assert found["because"].endswith("to settle it: inputs that both classify correctly")
 
 
 def test_case_four_says_what_the_runs_say(study: Path) -> None:

@@ -119,7 +119,7 @@ def test_networks_are_loaded_before_any_work(inputs: Path, tmp_path: Path) -> No
 
 
 def test_other_images_or_names_are_refused(inputs: Path, study: Path) -> None:
-    with pytest.raises(StoreError, match="10 images, not on the 7"):
+    with pytest.raises(StoreError, match="10 inputs, not on the 7"):
         carry_out(plans(inputs, 7), study, data=str(inputs / "data.npz"), device="cpu")
     with pytest.raises(ConfigError, match=r"same name.*each kind once"):
         carry_out(plans(inputs)[:1] * 2, study, data=str(inputs / "data.npz"), device="cpu")

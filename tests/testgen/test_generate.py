@@ -294,7 +294,7 @@ BLACK_BOX = l0tre.load(lambda x: torch.stack([x.sum(1), -x.sum(1)], 1), input_sh
         ({"network": BLACK_BOX, "seeds": torch.zeros(1, 4)}, L0treError, "no graph"),
         ({"seeds": torch.zeros(1, 1, 5, 5)}, DataError, "shape"),
         ({"seeds": torch.full((1, 1, 4, 4), 2.0)}, DataError, "outside the domain"),
-        ({"seeds": torch.zeros(0, 1, 4, 4)}, DataError, "at least one|no images|empty|nothing"),
+        ({"seeds": torch.zeros(0, 1, 4, 4)}, DataError, "at least one|no inputs|empty|nothing"),
     ],
 )
 def test_bad_input_is_refused(options: dict[str, object], error: type[L0treError], message: str) -> None:

@@ -212,7 +212,7 @@ def _attack(
         for place, report in spread(executor, blocks, ending):
             done += 1
             if isinstance(report, Failed):
-                failures.append(f"{len(blocks[place].rows)} images were left out ({report.reason})")
+                failures.append(f"{len(blocks[place].rows)} inputs were left out ({report.reason})")
                 continue
             found.add(report)
             if told is not None and where is not None:
@@ -282,7 +282,7 @@ def _check_options(method: str, rounding: str, budget: int, time_budget: float |
     if rounding not in ("none", "8bit"):
         raise ConfigError(f"rounding {rounding!r} is unknown: give none or 8bit")
     if budget < 1:
-        raise ConfigError(f"the budget is {budget} queries for each image: give 1 or more, for example {BUDGET}")
+        raise ConfigError(f"the budget is {budget} queries for each input: give 1 or more, for example {BUDGET}")
     if time_budget is not None and not time_budget >= 0:
         raise ConfigError(f"the time budget is {time_budget} seconds: give 0 or more")
 
@@ -290,13 +290,13 @@ def _check_options(method: str, rounding: str, budget: int, time_budget: float |
 def _labels(network: Network, data: Dataset, targeted: bool, scores: Tensor) -> Tensor:
     if data.labels is None:
         if targeted:
-            raise DataError("a targeted attack needs the class to reach for each image: give labels")
+            raise DataError("a targeted attack needs the class to reach for each input: give labels")
         return scores.argmax(1)
     wrong = (data.labels < 0) | (data.labels >= network.classes)
     if wrong.any():
         bad = int(wrong.nonzero()[0])
         raise DataError(
-            f"image {data.indices[bad]} has the label {int(data.labels[bad])}, the network has classes 0 to "
+            f"input {data.indices[bad]} has the label {int(data.labels[bad])}, the network has classes 0 to "
             f"{network.classes - 1}"
         )
     return data.labels.to(network.device)
@@ -308,7 +308,7 @@ def _lower(lower: Sequence[int] | np.ndarray | Tensor | None, count: int) -> Ten
     bounds = torch.as_tensor(np.asarray(lower, dtype=np.int64))
     if bounds.shape != (count,) or bool((bounds < 0).any()):
         raise DataError(
-            f"lower bounds of shape {tuple(bounds.shape)} for {count} images: give one, 0 or more, for each"
+            f"lower bounds of shape {tuple(bounds.shape)} for {count} inputs: give one, 0 or more, for each"
         )
     return bounds
 

@@ -57,7 +57,7 @@ def keeper(problem: Problem, folder: Path) -> OnEvidence:
         certificate = certificate_of(problem, place, t, closed)
         if certificate is None:
             path.unlink(missing_ok=True)
-            warn(f"the level t = {t} of image {index} leaves no certificate: {TOO_LARGE}")
+            warn(f"the level t = {t} of input {index} leaves no certificate: {TOO_LARGE}")
             return
         path.parent.mkdir(exist_ok=True)
         write_whole(path, lambda temporary: write_certificate(temporary, certificate))

@@ -86,7 +86,7 @@ class RunCheck:
     def __repr__(self) -> str:
         done = len(self.images)
         return (
-            f"RunCheck({'valid' if self.valid else 'not valid'}: {done} images, {len(self.refused)} refused, "
+            f"RunCheck({'valid' if self.valid else 'not valid'}: {done} inputs, {len(self.refused)} refused, "
             f"{len(self.missing)} without certificate; {self.before} checked before, {self.left} left)"
         )
 

@@ -269,4 +269,4 @@ def _check(entrants: Sequence[Entrant]) -> None:
             f"the name {bad[0]!r} cannot be used: give each network its own name of letters, digits, . _ -"
         )
     if len({entrant.data.indices for entrant in entrants}) > 1:
-        raise ConfigError("the networks were given different images: give the same images to all")
+        raise ConfigError("the networks were given different inputs: give the same inputs to all")

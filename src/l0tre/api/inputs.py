@@ -186,7 +186,7 @@ def load_one(
         count = len(image.images) if isinstance(image, Dataset) else len(image)
         if count != 1:
             one = "select(data, indices=[0])" if isinstance(image, Dataset) else "table.iloc[:1]"
-            raise DataError(f"{count} images were given: give one, for example {one}")
+            raise DataError(f"{count} inputs were given: give one, for example {one}")
         return load_inputs(source, image, labels, device, domain)
     array = image if isinstance(image, Tensor) else np.asarray(image)
     return agree(source, lambda shape: reader(_batch_of_one(array, shape), labels)(shape), device=device)
@@ -330,5 +330,5 @@ def _batch_of_one(image: np.ndarray | Tensor, shape: Shape | None) -> np.ndarray
         if given[0] == 1:
             return image
         if axes == 4 or given[1:] == shape:
-            raise DataError(f"{given[0]} images were given, an array of shape {given}: give one, such as images[0]")
+            raise DataError(f"{given[0]} inputs were given, an array of shape {given}: give one, such as images[0]")
     return torch.unsqueeze(image, 0) if isinstance(image, Tensor) else image[np.newaxis]

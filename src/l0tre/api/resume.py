@@ -126,7 +126,7 @@ def resume_anytime(
             state = run.load_state()
             if [bounds.index for bounds in state.bounds] != list(problem.indices):
                 raise StoreError(
-                    f"{folder} holds other images than the network classifies correctly now: start a new run"
+                    f"{folder} holds other inputs than the network classifies correctly now: start a new run"
                 )
             if raised:
                 run.set_config(config)

@@ -81,7 +81,7 @@ def _check_same(folder: Path, network: Network, data: Dataset, settings: Setting
         )
     if inputs.indices != data.indices or not torch.equal(inputs.images, data.images):
         raise StoreError(
-            f"{folder} holds a run on {len(inputs.indices)} images, not on the {len(data.indices)} asked for: {other}"
+            f"{folder} holds a run on {len(inputs.indices)} inputs, not on the {len(data.indices)} asked for: {other}"
         )
     if not same_domain(inputs.domain, domain):
         raise StoreError(f"{folder} holds a run in which other values may change than asked for: {other}")

@@ -190,5 +190,5 @@ def _targets(target: int | Sequence[int] | np.ndarray | Tensor | None, count: in
         return [None] * count
     found = np.asarray(target).reshape(-1).tolist()
     if len(found) not in (1, count):
-        raise ConfigError(f"{len(found)} targets for {count} images: give one for all, or one for each")
+        raise ConfigError(f"{len(found)} targets for {count} inputs: give one for all, or one for each")
     return [int(value) for value in (found * count if len(found) == 1 else found)]

@@ -48,7 +48,7 @@ class Sensitivity:
     def __repr__(self) -> str:
         images, sets, t = self.groups.shape
         part = "" if self.share == 1 else f", {self.share:.1%} of the work done"
-        return f"Sensitivity({images} images, {sets} sets of {t} {self.unit}{'' if t == 1 else 's'}{part})"
+        return f"Sensitivity({images} inputs, {sets} sets of {t} {self.unit}{'' if t == 1 else 's'}{part})"
 
     def solution(self, images: Tensor, image: int) -> Tensor:
         """The paper's solution tensor for one image: the worst input of each set, ``[sets, *shape]``."""

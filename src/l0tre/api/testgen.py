@@ -111,14 +111,17 @@ def generate_tests(
     facts = {**asdict(settings), "layers": [layer.name for layer in chosen], "network": net.fingerprint}
     key = digest({k: v for k, v in facts.items() if k not in CHANGEABLE}, domain, data.images, thresholds)
     flat = data.images.flatten(1)
+    looking = time.monotonic()
     goals, state = begin(net, chosen, thresholds, flat)
+    each = (time.monotonic() - looking) / len(flat)  # seconds for an input's neurons in float64
     if folder is not None:
         check_folder(folder)
         state = load_state(folder, key, net.device) or state
     ending = StopCondition(stop, time_budget)
 
     def pulse() -> None:
-        if ending.should_stop():
+        # The suite is computed anew from its tests: that has to end in time, too.
+        if ending.should_stop() or ending.left() < min(each * (2 + len(state.found.inputs)), (time_budget or 0) / 2):
             raise Halted
 
     saved = time.monotonic()

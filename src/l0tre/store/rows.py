@@ -102,9 +102,9 @@ def read_bounds(connection: sqlite3.Connection) -> list[ImageBounds]:
 
 def _check_possible(places: Sequence[int], bounds: Sequence[ImageBounds]) -> None:
     if list(places) != list(range(len(bounds))):
-        raise StoreError("its images are not numbered one after the other")
+        raise StoreError("its inputs are not numbered one after the other")
     if len({image.index for image in bounds}) != len(bounds):
-        raise StoreError("it holds an image twice")
+        raise StoreError("it holds an input twice")
     for image in bounds:
         distance = image.groups + 1 if image.witness is None else image.witness.distance
         if not (
@@ -113,7 +113,7 @@ def _check_possible(places: Sequence[int], bounds: Sequence[ImageBounds]) -> Non
             and min(image.index, image.label, image.level, image.blocked, image.queries) >= 0
         ):
             raise StoreError(
-                f"it holds impossible bounds of image {image.index} (lower {image.lower}, upper {image.upper}, "
+                f"it holds impossible bounds of input {image.index} (lower {image.lower}, upper {image.upper}, "
                 f"{image.groups} groups, witness of {distance})"
             )
 

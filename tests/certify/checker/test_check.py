@@ -213,7 +213,7 @@ SINGLE = int((WHOLE.box >= 0).argmax())
 MUTATIONS: dict[str, tuple[Callable[[Certificate], Certificate], str]] = {
     "version": (lambda c: replace(c, version=1), "version 1"),
     "network": (lambda c: replace(c, fingerprint="other"), "another network"),
-    "image": (lambda c: replace(c, image_hash="0" * 64), "another image"),
+    "image": (lambda c: replace(c, image_hash="0" * 64), "another input"),
     "domain": (lambda c: replace(c, domain_hash="0" * 64), "another domain"),
     "label": (lambda c: replace(c, label=(c.label + 1) % 3), "does not decide class"),
     "no such label": (lambda c: replace(c, label=3), "3 classes"),
@@ -268,7 +268,7 @@ def test_other_subjects_are_refused() -> None:
     other = make_case("colour", 4, lead=8.0)
     with pytest.raises(CertificateError, match="another network"):
         check(WHOLE, other.network, CASE.image, CASE.domain)
-    with pytest.raises(CertificateError, match="another image"):
+    with pytest.raises(CertificateError, match="another input"):
         check(WHOLE, CASE.network, other.image, CASE.domain)
     with pytest.raises(CertificateError, match="another domain"):
         check(WHOLE, CASE.network, CASE.image, make_domain((3, 2, 2), groups="feature"))

@@ -170,7 +170,7 @@ def test_other_subjects_are_noticed() -> None:
         assert made is not None
         with pytest.raises(CertificateError, match="another network"):
             check(made, random_case(other).network, case.image, case.domain)
-        with pytest.raises(CertificateError, match="another image"):
+        with pytest.raises(CertificateError, match="another input"):
             check(made, case.network, case.image.flip(0) + 1e-3, case.domain)
         with pytest.raises(CertificateError, match="another domain"):
             check(made, case.network, case.image, make_domain(case.domain.shape, low=-9.0, high=9.0))
