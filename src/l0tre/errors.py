@@ -16,6 +16,7 @@ __all__ = [
     "L0treWarning",
     "MissingExtraError",
     "ModelError",
+    "OpenShapeError",
     "StoreError",
     "require",
     "warn",
@@ -40,6 +41,10 @@ class L0treWarning(UserWarning):
 
 class ModelError(L0treError):
     """The network cannot be loaded or gives unusable scores."""
+
+
+class OpenShapeError(ModelError):
+    """The network leaves sizes of its input open, and nobody said what they are."""
 
 
 class DataError(L0treError):

@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 from typing import Any
 
@@ -190,8 +191,18 @@ def test_a_table_on_the_command_line(tmp_path: Path) -> None:
         "evaluate", f"{tmp_path / 'model.py'}:model", tmp_path / "t.csv", *words, "--out", tmp_path / "run"
     )
     assert result.code == 0, result
-    for word in ("0 p", "cheap", "dear", "classified correctly: 3 of 3", "certified"):
+    for word in ("0 p", "cheap", "dear", "classified correctly: 3 of 3", "certified", "on 3 rows of"):
         assert word in result.out
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "Rows by upper bound" in page
+    for text in (result.out, *re.findall(r'"(?:text|title|note|summary|hint|x|y)": ?"([^"]*)"', page)):
+        assert not re.search(r"\bimages?\b", text, re.IGNORECASE), text
+    drawn = command(
+        "saliency", f"{tmp_path / 'model.py'}:model", tmp_path / "t.csv", *words[:4], "--out", tmp_path / "m.png"
+    )
+    assert re.search(r"^ *(size|price) ", drawn.out, re.MULTILINE)
+    short = command("evaluate", f"{tmp_path / 'model.py'}:model", tmp_path / "t.csv", *words, "--drop", "size")
+    assert (short.code, "takes 2 values for each input, not 1: leave out columns" in short.err) == (2, True), short
     answer = command("verify", f"{tmp_path / 'model.py'}:model", tmp_path / "t.csv", *words[:4], "--radius", "1")
     assert answer.code == 1, answer
     assert "makes it class dear" in answer.out
@@ -342,3 +353,9 @@ def test_arrays_and_single_rows_of_a_table() -> None:
     domain = l0tre.table_domain(frame)
     one = l0tre.verify(model, frame.iloc[3], radius=1, domain=domain)
     assert one.answer == l0tre.verify(model, frame.iloc[[3]], radius=1, domain=domain).answer == "unsafe"
+    assert one.witness is not None
+    with pytest.raises(DataError, match="holds words"):
+        one.witness.apply(frame.iloc[3])
+    numbers = pd.DataFrame({"job": [0.0], "age": [3.0]})
+    assert one.witness.apply(numbers.iloc[0]).tolist() != [0.0, 3.0]
+    assert one.witness.apply(numbers).shape == (1, 2)

@@ -1,3 +1,4 @@
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +163,12 @@ def test_csv_of_whole_numbers_is_divided_only_if_it_holds_pictures_of_8_bits(
 ) -> None:
     values = np.zeros(side * side, dtype=np.int64)
     values[-1] = brightest
-    data = load_data(write_csv(tmp_path / "a.csv", [[1, *values]]), input_shape=shape)
+    path = write_csv(tmp_path / "a.csv", [[1, *values]])
+    with warnings.catch_warnings(record=True) as said:
+        data = load_data(path, input_shape=shape)
+    assert [str(one.message).partition(" (")[0] for one in said] == (
+        [f"{path} holds whole numbers as pictures of 8 bits do: they are divided by 255"] if divided else []
+    )
     assert float(data.images.max()) == pytest.approx(brightest / 255 if divided else brightest)
     assert data.assumed_scale == (255 if divided else 1)
     assert load_data(tmp_path / "a.csv", input_shape=shape, scale=255).assumed_scale == 1

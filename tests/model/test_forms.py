@@ -38,8 +38,22 @@ def test_weights_for_a_class(tmp_path: Path, suffix: str) -> None:
     with pytest.raises(ModelError, match="does not hold weights"):
         l0tre.load(f"{tmp_path / 'net.py'}:Net", input_shape=(12,), weights=path.with_suffix(".pt"))
     torch.save(nn.Linear(1, 1), path.with_suffix(".pt"))  # a pickled module could run code
-    with pytest.raises(ModelError, match="does not hold weights"):
+    with pytest.raises(ModelError, match=r"holds more than tensors, .* save its weights alone") as refused:
         l0tre.load(f"{tmp_path / 'net.py'}:Net", input_shape=(12,), weights=path.with_suffix(".pt"))
+    assert "\x1b" not in str(refused.value)
+    with pytest.raises(ModelError, match="there is no file none"):
+        l0tre.load(f"{tmp_path / 'net.py'}:Net", input_shape=(12,), weights="none.pth")
+
+
+def test_open_sizes_are_those_of_the_data(tmp_path: Path) -> None:
+    source = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, "h", "w"])
+    nodes = [helper.make_node("GlobalAveragePool", ["x"], ["m"]), helper.make_node("Flatten", ["m"], ["y"])]
+    path = save(tmp_path / "n.onnx", nodes, source, ["y"], ml=False)
+    images = torch.rand(2, 3, 4, 5)
+    result = l0tre.evaluate(path, images, max_t=1, guarantee="grid", attack_queries=0)
+    assert result.config["model"]["input_shape"] == [3, 4, 5]
+    with pytest.raises(ModelError, match="give `input_shape`"):
+        l0tre.load(path)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16])

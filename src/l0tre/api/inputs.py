@@ -16,7 +16,7 @@ from l0tre.data import Dataset, from_arrays, load_data
 from l0tre.data.layout import fit
 from l0tre.data.tables import TableColumns, as_described, is_frame, raw_of_frame
 from l0tre.domain import Domain, make_domain
-from l0tre.errors import ConfigError, DataError
+from l0tre.errors import ConfigError, DataError, OpenShapeError
 from l0tre.model.estimator import is_estimator
 from l0tre.model.load import Numbers
 from l0tre.model.network import Network
@@ -76,8 +76,12 @@ def agree(
         L0treError: If either cannot be used, or they do not fit.
     """
     if (input_shape is not None or knows_its_shape(source)) and not is_estimator(source):
-        network = load(source, mean=mean, std=std, input_shape=input_shape, device=device, weights=weights)
-        return network, _aligned(network, read(network.input_shape))
+        try:
+            network = load(source, mean=mean, std=std, input_shape=input_shape, device=device, weights=weights)
+            return network, _aligned(network, read(network.input_shape))
+        except OpenShapeError:
+            if input_shape is not None:
+                raise
     data = read(None)
     shape = tuple(data.images.shape[1:]) if input_shape is None else input_shape
     words = data.names.words

@@ -119,7 +119,7 @@ def show_snapshot(result: Snapshot, console: Console, *, every: bool = False) ->
     else:
         middle = median(image.lower for image in result.images)
         console.print(f"  lower bound  {result.lower:.3f}   so many {unit}s can change safely; median {middle:g}")
-    console.print(f"               guarantee: {_guarantee(result, settings)}")
+    console.print(f"               guarantee: {_guarantee(result, settings)}", soft_wrap=True)
     if checked := sum(image.checked for image in result.images):
         console.print(f"               checked by other code: {checked} of {_count(total, result.noun)}")
     if note := config.get("guarantee", {}).get("note"):

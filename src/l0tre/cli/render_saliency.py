@@ -15,21 +15,26 @@ from l0tre.maps.observed import ObservedLayer
 from l0tre.maps.pairs import Pairs
 from l0tre.maps.saliency_map import SaliencyMap
 from l0tre.maps.together import Together
+from l0tre.names import NO_NAMES, Names
 
 __all__ = ["map_dict", "show_layers", "show_map"]
 
 
-def _where(found: SaliencyMap, place: int) -> str:
-    """A group in words: row and column of a pixel, else its number."""
+def _where(found: SaliencyMap, place: int, names: Names) -> str:
+    """A group in words: the names of its columns, row and column of a pixel, else its number."""
     number = int(found.groups[place])
+    if names.features:
+        return ", ".join(dict.fromkeys(literal(names.feature(position)) for position in found.members[place].tolist()))
     if found.group != "pixel" or len(found.shape) < 2:
         return str(number)
     width = found.shape[1] if channel_axis(found.shape) == 2 else found.shape[-1]
     return f"({number // width}, {number % width})"
 
 
-def _colour(values: Tensor) -> str:
-    return ", ".join(f"{value:.3g}" for value in values.tolist())
+def _colour(found: SaliencyMap, place: int, values: Tensor, names: Names) -> str:
+    """The values that a group takes, in words where they stand for some."""
+    named = zip(found.members[place].tolist(), values.tolist(), strict=True)
+    return ", ".join(literal(names.value(at, value)) if at in names.words else f"{value:.3g}" for at, value in named)
 
 
 def map_dict(
@@ -87,17 +92,23 @@ def map_dict(
 
 
 def show_map(
-    found: SaliencyMap, title: str, pairs: Pairs | None, chosen: Together | None, console: Console, rows: int
+    found: SaliencyMap,
+    title: str,
+    pairs: Pairs | None,
+    chosen: Together | None,
+    console: Console,
+    rows: int,
+    names: Names = NO_NAMES,
 ) -> None:
-    """Print what a map says in a few lines."""
+    """Print what a map says in a few lines, with the names of columns where there are any."""
     console.print(f"{literal(title)}: {literal(found.observed)}, {found.base:.4g} as it is", soft_wrap=True)
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold underline")
     for name in (found.group, "lowers it by", "at"):
         table.add_column(name, justify="right")
     for place in found.strongest(rows).tolist():
-        colour = _colour(found.colours[place])
+        colour = _colour(found, place, found.colours[place], names)
         guess = "" if found.measured[place] else " (predicted)"
-        table.add_row(_where(found, place), f"{float(found.drop[place]):.4g}{guess}", colour)
+        table.add_row(_where(found, place, names), f"{float(found.drop[place]):.4g}{guess}", colour)
     if bool(found.measured.any()):
         console.print(table)
     if pairs is not None and len(pairs.groups):
@@ -107,7 +118,7 @@ def show_map(
         for groups, together, more in list(zip(pairs.groups.tolist(), pairs.together, pairs.interaction, strict=True))[
             :rows
         ]:
-            table.add_row(" ".join(_where(found, place) for place in groups), f"{together:.4g}", f"{more:+.4g}")
+            table.add_row(" ".join(_where(found, place, names) for place in groups), f"{together:.4g}", f"{more:+.4g}")
         console.print(table)
     if chosen is not None and len(chosen.groups):
         table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold underline")
@@ -116,7 +127,7 @@ def show_map(
         for count, (place, colour, drop) in enumerate(
             zip(chosen.groups.tolist(), chosen.colours, chosen.drops.tolist(), strict=True), 1
         ):
-            table.add_row(str(count), _where(found, place), _colour(colour), f"{drop:.4g}")
+            table.add_row(str(count), _where(found, place, names), _colour(found, place, colour, names), f"{drop:.4g}")
         console.print(table)
     measured = int(found.measured.sum())
     console.print(

@@ -212,7 +212,7 @@ def saliency(
             panels[number] = Panel(_title(model, one.names.inputs, index), one.images[0], found, changed)
             facts[number] = map_dict(found, model, files[number], acting, some)
             if not output.silent:
-                show_map(found, titles[number], acting, some, screen(), SHOWN)
+                show_map(found, titles[number], acting, some, screen(), SHOWN, said[number])
         stopped = stop()
         if not panels:  # workers had not begun
             if not output.quiet:

@@ -11,10 +11,13 @@ from l0tre.api.inputs import agree, check_scale
 from l0tre.api.load import load
 from l0tre.api.tables import table_domain
 from l0tre.arrays import read_array_or_archive
+from l0tre.cli.flags import in_flags
 from l0tre.cli.options import Choices, Search
 from l0tre.cli.patience import loads_within
 from l0tre.cli.signals import end_on_signal
+from l0tre.cli.terminal import literal, screen
 from l0tre.data import Dataset, from_arrays, load_data
+from l0tre.data.load import divided
 from l0tre.data.vnnlib import VnnlibProperty, read_vnnlib
 from l0tre.defaults import ATTACK_QUERIES
 from l0tre.domain import Domain, Groups, Range, make_domain
@@ -120,6 +123,8 @@ def prepare(model: str, data: str, choices: Choices, *, quiet: bool = True) -> S
     memory = parse_size_or_none(choices.memory)
     domain = _domain(network, images, choices) if posed is None else _box(network, posed, choices)
     check_scale(images, domain)
+    if not quiet and images.assumed_scale != 1 and data.lower().endswith(".csv"):
+        screen(stderr=True).print(literal(in_flags(divided(images.name, images.assumed_scale))), soft_wrap=True)
     return Setup(network, images, domain, memory, posed is not None)
 
 

@@ -70,6 +70,11 @@ def _mismatch(images: Tensor, input_shape: Shape, name: str, hint: str = "") -> 
     if tuple(images.shape) == input_shape:
         hint = "; a single image needs a first axis of length 1"
     shape = tuple(images.shape[1:])
+    if len(shape) == len(input_shape) == 1:
+        return DataError(
+            f"{name}: rows have {shape[0]} values, the network takes {input_shape[0]}: leave out columns that are no "
+            "inputs (`drop`, `row_name`, `label_column`), or give those that are missing"
+        )
     return DataError(f"{name}: inputs of shape {shape} do not fit the network's input shape {input_shape}{hint}")
 
 

@@ -13,9 +13,9 @@ from l0tre.data.files import Raw, read_csv, read_numpy
 from l0tre.data.folder import PICTURES, read_folder, read_picture
 from l0tre.data.named import NAMES, read_named
 from l0tre.data.tables import NO_LABEL, TableColumns, is_frame, raw_of_frame, raw_of_table
-from l0tre.errors import DataError
+from l0tre.errors import DataError, warn
 
-__all__ = ["SUITE", "load_data"]
+__all__ = ["SUITE", "divided", "load_data"]
 
 SUITE = "suite.npz"
 _SPLITS = ("test", "train")
@@ -127,7 +127,17 @@ def load_data(
     )
     # What a reader took for pictures of 8 bits was its own guess, like that of from_arrays for uint8.
     assumed = raw.scale if scale is None and raw.scale is not None else data.assumed_scale
+    if assumed != 1 and str(source).lower().endswith(".csv"):
+        warn(divided(data.name, assumed))
     return replace(data, assumed_scale=assumed)
+
+
+def divided(name: str, scale: float) -> str:
+    """What to say of whole numbers in a file that does not tell whether they are pictures."""
+    return (
+        f"{name} holds whole numbers as pictures of 8 bits do: they are divided by {scale:g} (`scale=1` keeps "
+        f"them, `scale={scale:g}` says that this is right)"
+    )
 
 
 def _with_classes(raw: Raw, classes: tuple[str, ...]) -> Raw:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from l0tre.errors import DataError
 from l0tre.layout import noun
 from l0tre.names import Names
 from l0tre.shown import Shown
@@ -68,9 +69,20 @@ class Witness:
     def apply(self, image: np.ndarray) -> np.ndarray: ...
 
     def apply(self, image: Tensor | np.ndarray) -> Tensor | np.ndarray:
-        """The adversarial input, from the original one of any shape, as a tensor or an array as that is."""
+        """The adversarial input, from the original one of any shape, as a tensor or an array as that is.
+
+        A row of a table of pandas (``table.iloc[3]`` or ``table.iloc[3:4]``) is given back as an array.
+        """
+        if hasattr(image, "to_numpy"):
+            image = image.to_numpy()
         if isinstance(image, np.ndarray):
-            array = image.astype(np.float32).reshape(-1)
+            try:
+                array = image.astype(np.float32).reshape(-1)
+            except (TypeError, ValueError) as error:
+                raise DataError(
+                    "a witness changes numbers, and this row holds words: give the input as a data set has it "
+                    "(l0tre.load_data(table).images)"
+                ) from error
             array[self.positions.numpy()] = self.values.numpy()
             return array.reshape(image.shape)
         changed = image.flatten().clone()

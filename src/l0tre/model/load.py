@@ -69,6 +69,11 @@ def load(
     given = source if weights is None else with_weights(source, Path(weights))
     loaded = read_source(given, wish, by_name, words or {})
     _refuse_large_input(loaded.input_shape, name_of(source))
+    if wish is not None and wish != loaded.input_shape and len(wish) == len(loaded.input_shape) == 1:
+        raise ModelError(
+            f"{name_of(source)} takes {loaded.input_shape[0]} values for each input, not {wish[0]}: leave out columns "
+            "that are no inputs (`drop`, `row_name`, `label_column`), or give those that are missing"
+        )
     if wish is not None and wish != loaded.input_shape:
         raise ModelError(f"{name_of(source)} takes inputs of shape {loaded.input_shape}, not {wish}")
     network = finish(loaded, make_normalisation(mean, std, loaded.input_shape), target, name_of(source))

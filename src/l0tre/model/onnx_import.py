@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from l0tre.errors import ModelError, require
+from l0tre.errors import ModelError, OpenShapeError, require
 from l0tre.model.call_site import UnsupportedOperationError
 from l0tre.model.graph import Graph, GraphBuilder
 from l0tre.model.onnx_call import Array, OnnxCall, Value
@@ -292,7 +292,7 @@ def _image_input(model: Any, path: Path, shape: tuple[int, ...] | None) -> _Inpu
         sizes = (sizes[0], *(size or wish for size, wish in zip(sizes[1:], shape, strict=True)))
     if len(sizes) < 2 or 0 in sizes[1:]:
         written = ", ".join(dim.dim_param or str(dim.dim_value) for dim in kind.shape.dim)
-        raise ModelError(
+        raise OpenShapeError(
             f"{path} has an input {name} of shape ({written}); expected (batch, ...) with every size but the batch "
             "fixed: give `input_shape`, or export it again with a fixed height and width"
         )

@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -96,7 +97,14 @@ def with_weights(source: Source, path: Path) -> nn.Module:
         module.load_state_dict(state)
     except L0treError:
         raise
-    except Exception as error:  # errors of the file system, pickle, safetensors and torch
+    except FileNotFoundError as error:
+        raise ModelError(f"there is no file {path}: give a .safetensors file or a .pth of a state_dict") from error
+    except pickle.UnpicklingError as error:
+        raise ModelError(
+            f"{path} holds more than tensors, as a whole model or a checkpoint does, and could run code when opened: "
+            "save its weights alone (torch.save(model.state_dict(), FILE), or safetensors)"
+        ) from error
+    except Exception as error:  # errors of the file system, safetensors and torch
         reason = " ".join(str(error).split())[:300]
         raise ModelError(f"{path} does not hold weights for {name_of(source)}: {reason}") from error
     return module
