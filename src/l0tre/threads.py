@@ -22,7 +22,6 @@ __all__ = ["choose_threads", "cpu_quota", "spinning", "usable_cpus", "using_thre
 PROBE_SECONDS = 0.15  # for each of the two ways
 PROBE_RUNS = 3  # at the least
 FASTER = 0.8  # several threads must take at most this share of one thread's time
-LONG = 0.2  # seconds of a piece of work that is not small: threads wait for each other too seldom to matter
 
 _T = TypeVar("_T")
 
@@ -72,8 +71,6 @@ def usable_cpus(root: Path = Path("/sys/fs/cgroup")) -> int:
 def choose_threads(work: Callable[[], object], most: int, spins: bool) -> int:
     """How many threads some work is best done with.
 
-    Work that takes long gets all of them without being tried both ways.
-
     Args:
         work: A typical small piece of it.
         most: Threads that torch would use.
@@ -84,10 +81,6 @@ def choose_threads(work: Callable[[], object], most: int, spins: bool) -> int:
     """
     many = min(most, usable_cpus())
     if many <= 1 or not spins:
-        return many
-    began = time.monotonic()
-    work()
-    if time.monotonic() - began > LONG:
         return many
     with using_threads(1):
         alone = _mean_seconds(work)

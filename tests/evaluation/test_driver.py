@@ -222,7 +222,7 @@ def test_bad_settings_are_refused(options: dict[str, Any], word: str) -> None:
         (torch.zeros(1, 2), [5], "label 5"),
         (torch.zeros(1, 2), [-1], "-1"),
         (torch.full((1, 2), 2.0), [0], "outside the domain"),
-        (torch.zeros(1, 3), [0], "shape"),
+        (torch.zeros(1, 3), [0], "3 values, the network takes 2"),
     ],
 )
 def test_bad_data_is_refused(images: Tensor, labels: list[int], word: str) -> None:

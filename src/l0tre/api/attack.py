@@ -159,7 +159,8 @@ def attack_details(
     began = time.monotonic()
     flat = data.images.flatten(1).to(net.device)
     memory_bytes = memory_bytes or default_budget(net.device)
-    with before_the_first_step(time_budget, stop) as pulse:
+    threads = fitting_threads(net)
+    with before_the_first_step(time_budget, stop) as pulse, using_threads(threads):
         batcher = Batcher(net, memory_bytes, pulse=pulse)
         scores = batcher.run(len(data.images), lambda a, b: data.images[a:b])
         wanted = _labels(net, data, targeted, scores)
@@ -189,7 +190,7 @@ def attack_details(
         most = BLOCK.on(net.device)
         blocks += cut(net, rows[open_], label[rows[open_]], target, memory_bytes, most)
     ending = StopCondition(stop, None if time_budget is None else time_budget - (time.monotonic() - began))
-    failures = _attack(job, blocks, found, ending, cluster, progress) if blocks else ()
+    failures = _attack(job, blocks, found, ending, cluster, progress, threads) if blocks else ()
     notes = (*_notes(net, method, gradients), *failures)
     return found.result(net, domain, least, targeted, time.monotonic() - began, notes)
 
@@ -201,12 +202,13 @@ def _attack(
     ending: StopCondition,
     where: ClusterChoice,
     told: Progress | None,
+    threads: int,
 ) -> tuple[str, ...]:
     """Attack all blocks, here or on a cluster; what users should know of those that failed."""
     runner = BlockRunner(job, ending.should_stop, told)
     failures, done = [], 0
     with (
-        using_threads(fitting_threads(job.network)),
+        using_threads(threads),
         workers_for(where, ending, runner, make_block_runner, lambda sharing: ship(job, sharing)) as executor,
     ):
         for place, report in spread(executor, blocks, ending):

@@ -20,7 +20,7 @@ from l0tre.evaluation.results import Snapshot
 from l0tre.grid import Colours, GridKind
 from l0tre.model.sources import Source
 from l0tre.store import Inputs, create_run
-from l0tre.threads import with_threads
+from l0tre.threads import using_threads, with_threads
 from l0tre.tuning import DEFAULT_TUNING, Tuning
 
 __all__ = ["anytime", "begin", "evaluate"]
@@ -211,7 +211,8 @@ def begin(
         net, data = load_inputs(network, images, labels, device, domain)
         where = domain or usual_domain(net, data)
         check_scale(data, where)
-        with before_the_first_step(time_budget, stop, tuning) as pulse:
+        threads = fitting_threads(net)
+        with before_the_first_step(time_budget, stop, tuning) as pulse, using_threads(threads):
             problem = make_problem(
                 net,
                 data.images,
@@ -233,7 +234,7 @@ def begin(
             refuse_uncertified(problem)
         if data.labels is not None and (reason := doubt(len(problem.indices), len(data.images))):
             warn(reason)
-        state, threads = start(problem), fitting_threads(problem.network)  # may take a moment to find out
+        state = start(problem)
         left = None if time_budget is None else max(0.0, time_budget - (time.monotonic() - began))
         if out is None:
             steps = drive(problem, state, time_budget=left, stop=stop, tell=tell, make_executor=make_executor)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from l0tre.api.inputs import Images, Labels, load_inputs, usual_domain
+from l0tre.api.inputs import Images, Labels, fitting_threads, load_inputs, usual_domain
 from l0tre.domain import Domain
 from l0tre.errors import ConfigError
 from l0tre.evaluation.problem import spacing
@@ -20,6 +20,7 @@ from l0tre.halting import Halted, felt
 from l0tre.memory import Batcher, default_budget
 from l0tre.model.sources import Source
 from l0tre.objective import AllRivals
+from l0tre.threads import using_threads
 
 __all__ = ["Sensitivity", "sensitivity"]
 
@@ -114,7 +115,9 @@ def sensitivity(
     level = make_level(where.to(net.device), values, t)
     budget = memory_bytes or default_budget(net.device)
     batcher = Batcher(net, budget)
-    scores = batcher.run(len(data.images), lambda a, b: data.images[a:b])
+    threads = fitting_threads(net)
+    with using_threads(threads):
+        scores = batcher.run(len(data.images), lambda a, b: data.images[a:b])
     wanted = scores.argmax(1) if data.labels is None else data.labels.to(net.device)
     before = scores.gather(1, wanted[:, None])
     batcher.pulse = pulse  # from here on: what the inputs score is needed in any case
@@ -122,7 +125,8 @@ def sensitivity(
     kept = min(top or (level.sets if t == 1 else 100), level.sets)
     flat = data.images.flatten(1).to(net.device)
     engine = make_scanner(choose_engine(net, level.domain, values), level, batcher, budget)
-    best, share = _best_sets(engine, flat, wanted, level, kept, pulse)
+    with using_threads(threads):
+        best, share = _best_sets(engine, flat, wanted, level, kept, pulse)
     missing = best.sets < 0
     if whole_map:  # sets are looked at in their order, so those that are missing are the last ones
         order = torch.where(missing, level.sets, best.sets).argsort(1)

@@ -25,7 +25,7 @@ from l0tre.halting import Clock, Halted, felt
 from l0tre.model.network import Network
 from l0tre.model.sources import Source
 from l0tre.shown import Shown
-from l0tre.threads import with_threads
+from l0tre.threads import using_threads, with_threads
 from l0tre.tuning import DEFAULT_TUNING, Tuning
 
 if TYPE_CHECKING:
@@ -158,8 +158,9 @@ def verify(
         return time_budget is not None and time.monotonic() - began >= time_budget
 
     pulse = Clock(lambda: stop() or out_of_time(), tuning.grace_seconds).pulse
+    threads = fitting_threads(net)
     try:
-        with felt(pulse):
+        with felt(pulse), using_threads(threads):
             problem = make_problem(
                 net,
                 data.images,
@@ -186,7 +187,6 @@ def verify(
         refuse_uncertified(problem)
         _check_writable(Path(certificate))
     proved: dict[int, object] = {}
-    threads = fitting_threads(net)  # may take a moment to find out
     keep = None if certificate is None else lambda t, _, closed: proved.update({t: closed})
     left = None if time_budget is None else max(0.0, time_budget - (time.monotonic() - began))
     steps = drive(problem, start(problem), time_budget=left, stop=stop, on_evidence=keep, tell=tell)
