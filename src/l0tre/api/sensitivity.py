@@ -159,7 +159,7 @@ def _best_sets(
     """The sets with the largest drops of each image, and the part of all sets that was looked at in time."""
     scanner, most, width = engine
     if isinstance(scanner, ForwardScanner):  # a batch at a time, so that what is left when the time is over is small
-        width = max(1, scanner.batcher.rows // level.points)
+        width = max(1, scanner.batcher.most // level.points)
     rankings, looked, halted = [], 0, False
     for first in range(0, len(flat), most):
         some = flat[first : first + most]
