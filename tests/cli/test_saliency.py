@@ -65,7 +65,10 @@ def test_layers_are_listed_and_neurons_drawn(files: Files, tmp_path: Path) -> No
 
 def test_pixels_are_chosen_one_after_the_other(files: Files, tmp_path: Path) -> None:
     words = ("saliency", files.model, files.data, "--together", "3", "--out", tmp_path / "map.png")
-    assert "together they lower it by" in l0tre(*words).out
+    page = tmp_path / "map.html"
+    assert "together they lower it by" in l0tre(*words, "--pairs", "--report", page).out
+    for part in ("together they lower it by", "beyond the sum"):
+        assert part in page.read_text(encoding="utf-8")
     fact = json.loads(l0tre(*words, "--json").out)["maps"][0]
     drops = [each["drop_so_far"] for each in fact["together"]]
     assert drops == sorted(drops)

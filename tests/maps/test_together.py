@@ -1,10 +1,12 @@
 """Pixels chosen one after the other, against networks of which the answer is known, and by replaying them."""
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 import l0tre
 from l0tre.api.drawings import Drawing, begin_map
+from l0tre.errors import ConfigError
 from l0tre.maps.together import lower_together
 from l0tre.model.sources import Source
 from tests.maps.test_maps import SHAPE, Mixed
@@ -59,6 +61,20 @@ def test_drops_are_those_of_the_changed_images() -> None:
         best = alone.change(image, alone.strongest(6))
         assert float(found.drops[-1]) >= float(base - module(best[None])[0, 0])
     assert found.groups[0] == alone.strongest(1)[0]
+
+
+def test_what_was_chosen_comes_first_in_an_attribution() -> None:
+    image = torch.rand(SHAPE, generator=torch.Generator().manual_seed(1))
+    drawing = drawn(Mixed().eval(), image, 0)
+    chosen = lower_together(drawing.perturber, drawing.state, 6).groups.tolist()
+    plain, found = (l0tre.saliency(drawing.network, image, 0, together=count)[0].flatten() for count in (0, 6))
+    order = found.argsort(descending=True).tolist()
+    assert order[:6] == chosen
+    rest = torch.ones_like(plain, dtype=torch.bool)
+    rest[chosen] = False
+    assert torch.equal(found[rest], plain[rest])
+    with pytest.raises(ConfigError, match="together is -1"):
+        l0tre.saliency(drawing.network, image, 0, together=-1)
 
 
 def test_only_values_that_rules_allow_are_chosen() -> None:

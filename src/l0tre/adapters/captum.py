@@ -60,6 +60,7 @@ class L0Sensitivity:
         neuron: str | None = None,
         signed: bool = False,
         coarse: bool = False,
+        together: int = 0,
         domain: Domain | None = None,
         perturbations_per_eval: int = 0,
     ) -> Tensor:
@@ -71,6 +72,7 @@ class L0Sensitivity:
             neuron: See :func:`l0tre.saliency`, as all that follows.
             signed: Likewise.
             coarse: Likewise.
+            together: Likewise.
             domain: Likewise; default all pixels, from ``low`` to ``high``.
             perturbations_per_eval: How many changed inputs are looked at together at the most; 0 for as many as
                 memory allows.
@@ -91,6 +93,7 @@ class L0Sensitivity:
             neuron=neuron,
             signed=signed,
             coarse=coarse,
+            together=together,
             domain=where,
             memory_bytes=perturbations_per_eval * self.loaded.sample_bytes,
         )

@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from l0tre.api.clusters import ClusterChoice, shared_session
-from l0tre.api.drawings import begin_map
+from l0tre.api.drawings import Drawing, begin_map
 from l0tre.api.inputs import Image, Images, load_inputs, load_one
 from l0tre.api.spread_maps import draw_all
 from l0tre.domain import Domain
 from l0tre.errors import ConfigError
 from l0tre.grid import GridKind
 from l0tre.maps.saliency_map import SaliencyMap
+from l0tre.maps.together import lower_together, ranked
 from l0tre.maps.work import MapStep
 from l0tre.model.network import Network
 from l0tre.model.sources import Source
@@ -102,6 +103,7 @@ def saliency(
     signed: bool = False,
     coarse: bool = False,
     strongest: int = 100,
+    together: int = 0,
     epsilon: float | None = None,
     grid: GridKind = "uniform",
     domain: Domain | None = None,
@@ -127,6 +129,9 @@ def saliency(
         signed: Negative, how far the number can rise, for pixels that can raise it more than lower it.
         coarse: Stop once the strongest pixels are found; the others are then predictions.
         strongest: How many that are.
+        together: So many pixels are chosen one after the other, each for what it adds to those before it. They come
+            first: their numbers are above the largest of the map, by 1 each. A map says what each pixel does alone, and
+            its strongest ones often stand for each other.
         epsilon: Try a grid of colours, at most so far apart; default only the corners of the range (8 colours of a
             pixel with three channels).
         grid: As for :func:`l0tre.evaluate`.
@@ -146,6 +151,10 @@ def saliency(
         L0treError: If anything given cannot be used.
     """
     batch, alone = _as_batch(network, images)
+    if together < 0:
+        raise ConfigError(
+            f"together is {together}: give a number of {'pixels' if domain is None else domain.unit + 's'}"
+        )
     net, data = load_inputs(network, batch, None, device, domain)
     targets = _targets(target, len(data.images))
     maps, size = list[Tensor](), 1 if cluster is None else TOGETHER
@@ -169,12 +178,21 @@ def saliency(
                 drawings, cluster, coarse=coarse, strongest=strongest, both=signed, seed=seed, time_budget=time_budget
             )
             deque(steps, maxlen=0)
-            maps += [drawing.now().attribution(signed=signed) for drawing in drawings]
+            maps += [_attribution(drawing, together, signed=signed) for drawing in drawings]
     found = torch.stack(maps)
     found = found[0] if alone else found
     if isinstance(images, Tensor | np.ndarray):
         found = found.reshape(tuple(images.shape))
     return found.to(images.device) if isinstance(images, Tensor) else found
+
+
+def _attribution(drawing: Drawing, together: int, *, signed: bool) -> Tensor:
+    """A map in the shape of its input."""
+    found = drawing.now()
+    if not together:
+        return found.attribution(signed=signed)
+    with using_threads(drawing.threads):
+        return ranked(found, lower_together(drawing.perturber, drawing.state, together), signed=signed)
 
 
 def _as_batch(network: Source, images: Images) -> tuple[Images, bool]:

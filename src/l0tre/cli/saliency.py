@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from l0tre.api.drawings import Drawing
     from l0tre.cli.setup import Setup
+    from l0tre.maps.pairs import Pairs
+    from l0tre.maps.together import Together
     from l0tre.maps.work import MapStep
     from l0tre.names import Names
 
@@ -159,6 +161,7 @@ def saliency(
     if cannot and not output.silent:
         say(f"no picture, only arrays: {cannot}", err=True)
     facts, panels = dict[int, dict[str, Any]](), dict[int, Panel]()
+    acted, chosen = dict[int, "Pairs | None"](), dict[int, "Together | None"]()
     every: Sequence[str | None] = neuron or (None,)
     wanted = [(model, each) for model in models for each in every]
     titles = [Path(model).name if len(models) > 1 or each is None else each for model, each in wanted]
@@ -210,6 +213,7 @@ def saliency(
             some = lower_together(drawing.perturber, drawing.state, together) if together and not stop() else None
             changed = _adversarial(setup, one.images, said[number], stop) if attack and not stop() else None
             panels[number] = Panel(_title(model, one.names.inputs, index), one.images[0], found, changed)
+            acted[number], chosen[number] = acting, some
             facts[number] = map_dict(found, model, files[number], acting, some)
             if not output.silent:
                 show_map(found, titles[number], acting, some, screen(), SHOWN, said[number])
@@ -234,6 +238,8 @@ def saliency(
             names=said[0],
             low=low,
             high=high,
+            pairs=[acted[number] for number in sorted(acted)],
+            together=[chosen[number] for number in sorted(chosen)],
         )
         asked = [fact for each in setups.values() for fact in about(each, pictures[0])]
         write_page(report, lambda: page, asked=list(dict.fromkeys(asked)), silent=output.silent)

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from l0tre.halting import Halted
 from l0tre.maps.perturber import Perturber
+from l0tre.maps.saliency_map import SaliencyMap
 from l0tre.maps.work import MapState
 
-__all__ = ["Together", "lower_together"]
+__all__ = ["Together", "lower_together", "ranked"]
 
 CHUNK = 32  # groups that are looked at again together
 MOST = 256  # groups that are looked at again for one choice
@@ -69,6 +70,24 @@ def lower_together(perturber: Perturber, state: MapState, count: int) -> Togethe
     places = torch.tensor(chosen, dtype=torch.int64)
     colours = image[perturber.domain.members[places.to(image.device)]].cpu()
     return Together(places, colours, torch.tensor(drops))
+
+
+def ranked(found: SaliencyMap, chosen: Together, *, signed: bool = False) -> Tensor:
+    """A map as an attribution in which the groups that were chosen come before all others, in their order.
+
+    Args:
+        found: The map.
+        chosen: Their numbers are above the map's largest one, by 1 each from the last to the first.
+        signed: See :meth:`SaliencyMap.attribution`.
+
+    Returns:
+        float32, in the input's shape.
+    """
+    attribution = found.attribution(signed=signed).flatten()
+    members = found.members[chosen.groups]
+    numbers = attribution.max() + torch.arange(len(members), 0, -1)
+    attribution[members.flatten()] = numbers.repeat_interleave(members.shape[1])
+    return attribution.reshape(found.shape)
 
 
 def _look_again(now: Perturber, gains: Tensor, best: Tensor) -> None:

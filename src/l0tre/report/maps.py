@@ -8,7 +8,9 @@ from torch import Tensor
 
 from l0tre.figures.pictures import is_picture, plane
 from l0tre.layout import channel_axis
+from l0tre.maps.pairs import Pairs
 from l0tre.maps.saliency_map import SaliencyMap
+from l0tre.maps.together import Together
 from l0tre.names import NO_NAMES, Names
 from l0tre.report import blocks
 from l0tre.report.blocks import Block, Document, Head
@@ -37,6 +39,8 @@ def saliency_page(
     names: Names = NO_NAMES,
     low: float = 0.0,
     high: float = 1.0,
+    pairs: Sequence[Pairs | None] = (),
+    together: Sequence[Together | None] = (),
 ) -> Document:
     """The page of saliency maps.
 
@@ -48,6 +52,8 @@ def saliency_page(
         names: Of inputs and columns.
         low: The value drawn black.
         high: The value drawn white.
+        pairs: Of each map the pairs of groups that act together; ``None`` where they were not asked for.
+        together: Likewise the groups that were chosen one after the other.
     """
     one = maps[0]
     place = _place(one, int(one.strongest(1)[0]), names)
@@ -65,6 +71,10 @@ def saliency_page(
     shown: list[Block] = [blocks.answer(text, notes)]
     for number, (title, found) in enumerate(zip(titles, maps, strict=True)):
         shown += _map_blocks(number, title, found, names)
+        if number < len(pairs) and (acting := pairs[number]) is not None:
+            shown.append(_pairs_block(number, title, found, acting, names))
+        if number < len(together) and (chosen := together[number]) is not None:
+            shown.append(_together_block(number, title, found, chosen, names))
     rows: list[dict[str, Any]] = []
     extras: list[dict[str, Any]] = []
     for found, index in zip(maps, indices, strict=True):
@@ -96,17 +106,45 @@ def _map_blocks(number: int, title: str, found: SaliencyMap, names: Names) -> li
     note = f"How far each {found.group} alone can lower {_the(found)}, over the values it can take."
     if picture is not None:
         shown.append(blocks.heat(f"map-{number}", title, picture, note=note, unit=found.unit))
-    heads: list[Head] = [(found.group, "text"), ("drop", "mean"), ("rise", "mean"), ("measured", "text")]
+    heads: list[Head] = [
+        (found.group, "text"), ("drop", "mean"), ("at", "text"), ("rise", "mean"), ("measured", "text")
+    ]  # fmt: skip
     rows = []
     for place in found.strongest(LISTED).tolist():
         drop, rise = plain_number(float(found.drop[place]), 6), plain_number(float(found.rise[place]), 6)
-        rows.append([_place(found, place, names), drop, rise, "yes" if bool(found.measured[place]) else "predicted"])
+        known = bool(found.measured[place])
+        at = _values(found.colours[place]) if known else ""
+        rows.append([_place(found, place, names), drop, at, rise, "yes" if known else "predicted"])
     shown.append(
         blocks.table(
             f"strongest-{number}", f"{title}: the strongest {found.group}s", heads, rows, half=picture is not None
         )
     )
     return shown
+
+
+def _pairs_block(number: int, title: str, found: SaliencyMap, pairs: Pairs, names: Names) -> Block:
+    heads: list[Head] = [(found.group, "text"), ("and", "text"), ("together", "mean"), ("beyond the sum", "mean")]
+    rows = []
+    for groups, drop, more in zip(
+        pairs.groups[:LISTED].tolist(), pairs.together.tolist(), pairs.interaction.tolist(), strict=False
+    ):
+        places = [_place(found, place, names) for place in groups]
+        rows.append([*places, plain_number(drop, 6), plain_number(more, 6)])
+    return blocks.table(f"pairs-{number}", f"{title}: {found.group}s that act together", heads, rows, half=True)
+
+
+def _together_block(number: int, title: str, found: SaliencyMap, chosen: Together, names: Names) -> Block:
+    heads: list[Head] = [
+        ("number", "number"), (found.group, "text"), ("at", "text"), ("together they lower it by", "mean")
+    ]  # fmt: skip
+    rows = [
+        [count, _place(found, place, names), _values(colour), plain_number(drop, 6)]
+        for count, (place, colour, drop) in enumerate(
+            zip(chosen.groups.tolist(), chosen.colours, chosen.drops.tolist(), strict=True), 1
+        )
+    ]
+    return blocks.table(f"together-{number}", f"{title}: one after the other", heads, rows, half=True)
 
 
 def _the(found: SaliencyMap) -> str:
@@ -119,6 +157,10 @@ def map_picture(found: SaliencyMap) -> list[list[float]] | None:
     if not is_picture(found.shape):
         return None
     return [[max(0.0, plain_number(v, 4) or 0.0) for v in row] for row in plane(found.attribution()).amax(2).tolist()]
+
+
+def _values(colour: Tensor) -> str:
+    return ", ".join(f"{value:.4g}" for value in colour.tolist())
 
 
 def _place(found: SaliencyMap, place: int, names: Names) -> str:

@@ -23,7 +23,7 @@ from l0tre.figures.tables import Rows, markdown, write_csv, write_json, write_te
 from l0tre.maps.files import read_map
 from l0tre.maps.quality import overlap, pixel_order, removed, restored
 from l0tre.maps.saliency_map import SaliencyMap
-from l0tre.maps.together import lower_together
+from l0tre.maps.together import lower_together, ranked
 from l0tre.model.load import Numbers
 from l0tre.model.network import Network
 from l0tre.studies.attributions import METHODS, attribute, captum_missing
@@ -255,13 +255,10 @@ def _together(drawing: Drawing, found: SaliencyMap, worst: Tensor) -> tuple[Tens
     """The worst colours, an attribution that has pixels chosen one after the other before all others, and seconds."""
     began = time.monotonic()
     chosen = lower_together(drawing.perturber, drawing.state, CHOSEN)
-    values, attribution = worst.flatten().clone(), found.attribution().flatten()
-    members, top = found.members[chosen.groups], float(attribution.max())
-    values[members.flatten()] = chosen.colours.flatten()
-    ranks = torch.arange(len(chosen.groups), 0, -1).float()
-    attribution[members.flatten()] = (top + ranks).repeat_interleave(members.shape[1])
+    values = worst.flatten().clone()
+    values[found.members[chosen.groups].flatten()] = chosen.colours.flatten()
     seconds = found.seconds + time.monotonic() - began
-    return values.reshape(found.shape), attribution.reshape(found.shape), seconds
+    return values.reshape(found.shape), ranked(found, chosen), seconds
 
 
 def measure(network: Network, image: Tensor, target: int, attribution: Tensor, values: Tensor) -> dict[str, float]:
