@@ -87,6 +87,9 @@ def blurred(sheets: Tensor, width: float) -> Tensor:
     """
     radius = int(3 * width + 1)
     axis = torch.arange(-radius, radius + 1, device=sheets.device, dtype=sheets.dtype)
-    bell = torch.exp(-(axis**2) / (2 * width**2))
-    rows = F.conv2d(sheets, bell.view(1, 1, 1, -1), padding=(0, radius))
-    return rows if sheets.shape[2] == 1 else F.conv2d(rows, bell.view(1, 1, -1, 1), padding=(radius, 0))
+    bell = torch.exp(-(axis**2) / (2 * width**2)).expand(len(sheets), 1, 1, -1)
+    found = sheets.transpose(0, 1)  # a channel each: many times faster on a CPU than a row each
+    found = F.conv2d(found, bell, padding=(0, radius), groups=len(sheets))
+    if sheets.shape[2] > 1:
+        found = F.conv2d(found, bell.transpose(2, 3), padding=(radius, 0), groups=len(sheets))
+    return found.transpose(0, 1)
