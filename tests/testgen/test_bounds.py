@@ -65,6 +65,26 @@ def test_what_a_sample_reaches_is_never_out_of_reach(seed: int) -> None:
                 assert not bool(prover.alone(image, ~every).any())
 
 
+def test_clips_between_any_limits_are_bounded() -> None:
+    torch.manual_seed(0)
+    parts = [nn.Linear(4, 8), nn.Hardtanh(-0.25, 0.75), nn.Linear(8, 8), nn.Hardtanh(-0.3, 0.2), nn.Linear(8, 2)]
+    network, domain = l0tre.load(nn.Sequential(*parts).eval(), input_shape=(4,)), l0tre.make_domain((4,))
+    assert network.exact is not None
+    layers, every = find_layers(network.exact), torch.ones(16, dtype=torch.bool)
+    seed = torch.full((4,), 0.4)
+    x = seed.double().repeat(4 * 201, 1)
+    x[torch.arange(804), torch.arange(804) % 4] = torch.linspace(0, 1, 201, dtype=torch.float64).repeat_interleave(4)
+    highest = torch.cat(inner_values(network.exact, [layer.position for layer in layers], x), 1).amax(0)
+    assert 3 <= int(((highest[:8] > -0.25) & (highest[:8] < 0.75)).sum())
+    for more, expected in ((-1e-9, False), (1e-9, True)):
+        prover = make_neuron_prover(network.exact, make_goals(network.exact, layers, highest + more, CPU), domain)
+        assert isinstance(prover, NeuronProver)
+        proved = prover.alone(seed, every, 6), prover.within(seed, 1, every)
+        for found in proved:
+            assert bool((found[:8] == expected).all())
+            assert expected or not bool(found.any())
+
+
 class TwoCurves(nn.Module):
     """A clip and a ReLU of the same values."""
 

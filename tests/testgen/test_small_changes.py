@@ -75,7 +75,10 @@ def test_no_pair_of_pixels_activates_what_is_proved_out_of_their_reach(kind: str
         alone = prover.alone(seed, most > -torch.inf)
         assert not bool((alone & (highest[0] > thresholds)).any())
         assert not bool((prover.together(seed, alone) & (most > thresholds)).any())
-    assert not bool(prover_of(highest[0] - 1e-9).alone(seed, most > -torch.inf).any())
+    below, dense = prover_of(highest[0] - 1e-9), torch.zeros_like(most, dtype=torch.bool)
+    dense[layers[2].place] = True
+    assert not bool(below.alone(seed, ~dense).any())
+    assert not bool(below.alone(seed, dense).any())
     above = prover_of(most + 0.1 * (most - most.min()).clamp(min=0.1))
     proved = above.together(seed, above.alone(seed, most > -torch.inf))
     maps = sum(layer.size for layer in layers[:2])

@@ -38,6 +38,7 @@ def tighten(desk: Desk, bench: Bench, number: int) -> float:
     for value in desk.values(what, len(parts), _units(found, _restore_many, number, parts, tests)):
         spent += 0.0 if value is None else value
     neurons = _tested(found, place, 1)
+    neurons = neurons[found.distance[neurons] <= max(MANY, 2 * bench.most)]  # others hardly come to count
     while len(neurons):
         longest = int(found.distance[neurons].max())
         parts = neurons.split(max(1, bench.memory // (each * longest)))
