@@ -79,6 +79,8 @@ def test_no_pair_of_pixels_activates_what_is_proved_out_of_their_reach(kind: str
     dense[layers[2].place] = True
     assert not bool(below.alone(seed, ~dense).any())
     assert not bool(below.alone(seed, dense).any())
+    dense[0] = True  # seen by few pixels: what others do to the dense layer is looked at all the same
+    assert not bool(below.alone(seed, dense).any())
     above = prover_of(most + 0.1 * (most - most.min()).clamp(min=0.1))
     proved = above.together(seed, above.alone(seed, most > -torch.inf))
     maps = sum(layer.size for layer in layers[:2])
