@@ -349,3 +349,14 @@ def test_what_margins_lose_between_points_is_taken_off_in_float64_too() -> None:
     options: dict[str, Any] = {"domain": domain, "max_t": 1, "attack_queries": 0, "guarantee": "lipschitz"}
     for epsilon, lower in ((0.1, 0), (1e-3, 1)):
         assert l0tre.evaluate(network, torch.zeros(1, 4), [0], epsilon=epsilon, **options).images[0].lower == lower
+
+
+def test_probabilities_of_tied_scores_are_tied() -> None:
+    """Two float32 steps at a score of 77 look like a lead of 4e-6 where a softmax follows."""
+    layer = nn.Linear(1, 2)
+    layer.weight.data = torch.tensor([[0.0], [1.0]])
+    layer.bias.data = torch.tensor([77.0, 76.0 - 2**-16])
+    module = nn.Sequential(layer, nn.Softmax(1))
+    assert float(module(torch.ones(1, 1)).detach().diff()) < -(2**-18)
+    found = l0tre.evaluate(module, torch.zeros(1, 1), [0], epsilon=1.0, max_t=1, guarantee="grid", attack_queries=0)
+    assert (found[0].lower, found[0].blocked) == (0, 1)

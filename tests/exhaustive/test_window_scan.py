@@ -224,6 +224,28 @@ def test_vectors_are_maps_of_one_row() -> None:
         assert _compare(network.graph, t, 2, 0.3) is not None
 
 
+class Forked(nn.Module):
+    """Two dense layers read what a curve leaves of a vector: nothing after it is local."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.beside = nn.Linear(9, 6), nn.Linear(6, 3), nn.Linear(9, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        bent = torch.relu(2 * x - 0.7)
+        scores: Tensor = self.second(torch.relu(self.first(bent))) + self.beside(bent)
+        return scores
+
+
+def test_vectors_that_end_early_as_maps_are_scanned_by_differences() -> None:
+    torch.manual_seed(3)
+    network = l0tre.load(Forked(), input_shape=(9,), device="cpu")
+    assert network.graph is not None
+    plan = _compare(network.graph, 1, 2, 0.3)
+    assert plan is not None
+    assert plan.head == "map"
+
+
 def test_doubtful_sets_are_decided_by_forward_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     module, shape = _paper_like("sdnn")
     network = l0tre.load(module, input_shape=shape, device="cpu")

@@ -216,8 +216,8 @@ def _decided(
     """Whether the network's own source decides for the label, bool ``[rows]``.
 
     Beyond the band around zero any two evaluations decide alike. For closer points the band is worked out once more,
-    from their own values. What is still inside is run by the source itself; margins within round-off of zero there are
-    ties.
+    from their own values. What is still inside is run by the source itself; margins within round-off of zero are ties,
+    before and after a softmax.
     """
     margin = specification.margins(scores)
     if error is None:
@@ -234,9 +234,10 @@ def _decided(
         open_ = (~(margin[rows].abs() > band)).nonzero()[:, 0]  # also if nothing is known of the errors
         if len(open_):
             own = batcher.network.source_scores(x[open_])
-            safe[rows[open_]] = (specification.pick(rows[open_]).to(own.device).margins(own) > round_off(own)).to(
-                safe.device
-            )
+            decided = specification.pick(rows[open_]).to(own.device).margins(own) > round_off(own)
+            safe[rows[open_]] = decided.to(safe.device)
+            if batcher.network.dropped:  # a softmax makes large scores that round-off keeps apart small and far apart
+                safe[rows[open_]] &= margin[rows[open_]] > round_off(scores[rows[open_]])
     return safe
 
 

@@ -131,7 +131,7 @@ class GroupChanges:
         """The change of the input, in a box: ``[rows, C, rows of the box, columns of the box]``."""
         members = self.domain.members[groups]
         delta = self.grid[groups, points] - self.image[members]
-        shape = self.domain.shape
+        shape = self.around.graph.input_shape
         if box is None:
             change = torch.zeros(len(groups), len(self.image), device=self.image.device)
             return change.scatter_(1, members, delta).reshape(-1, *shape)
