@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import l0tre
 from l0tre.errors import ConfigError, ModelError
 from l0tre.memory import Batcher, default_budget, parse_size
 from l0tre.model.network import Network
-from tests.tools import plain_network
+from tests.tools import plain_network, tiny_module
 
 
 @pytest.mark.parametrize(
@@ -81,7 +82,7 @@ GROWTH = """
 import torch
 from l0tre.limits import peak_host_bytes
 from l0tre.memory import Batcher
-from tests.tools import plain_network
+from tests.tools import plain_network, tiny_module
 torch.set_num_threads(1)
 layers = [torch.nn.Conv2d(3, 16, 3, 2, 1), torch.nn.ReLU(), torch.nn.AdaptiveMaxPool2d(4), torch.nn.Flatten()]
 network = plain_network(torch.nn.Sequential(*layers, torch.nn.Linear(256, 10)), (3, 224, 224), sample_bytes=2**20)
@@ -111,3 +112,21 @@ def test_memory_does_not_grow_with_the_number_of_batches() -> None:
     rows, grown = map(int, result.stdout.split())
     assert rows == 32
     assert grown < 2**27  # in 72 batches of 19 MB more
+
+
+def test_a_large_function_begins_with_few_rows() -> None:
+    seen: list[int] = []
+
+    def make(start: int, stop: int) -> Tensor:
+        seen.append(stop - start)
+        return torch.zeros(stop - start, 5)
+
+    module, shape = tiny_module("dense", 0)
+    large = plain_network(module, shape, sample_bytes=2**24)
+    Batcher(large, 2**40).run(64, make)
+    assert seen[0] == 2  # what batches have room for
+    assert sum(seen) == 64
+    assert max(seen) <= 32
+    first = len(seen)
+    Batcher(l0tre.load(module, input_shape=shape), 2**40).run(64, make)
+    assert seen[first] == 64

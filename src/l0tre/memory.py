@@ -20,6 +20,7 @@ __all__ = ["Batcher", "Portions", "default_budget", "parse_size"]
 SHARE = 0.25  # of the memory that is free at the start
 PART = 0.2  # of a time limit that a batch may take
 SLOW = 1.0  # seconds of a batch, after which the next ones are smaller
+LARGE = 2**24  # activations of a sample, in bytes, of a network whose batches may take seconds
 TOO_LITTLE = "the device has too little memory for one input: use `device='cpu'`"
 QUICK = 0.2  # seconds of a batch, below which the next ones may be larger: twice as many rows stay far from slow
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -94,7 +95,7 @@ class Batcher:
         network: What is run.
         pulse: Called before every batch; may raise ``Halted``.
         most: Rows of a batch, at the most.
-        rows: Likewise now: of a large network few until it is known how long they take.
+        rows: Likewise now: of a large network without a graph few, until it is known how long they take.
         row_seconds: What each row of the latest batch took; 0 before the first one.
     """
 
@@ -118,7 +119,9 @@ class Batcher:
         self.row_seconds = 0.0
         useful = tuning.batch_bytes.on(network.device) // network.sample_bytes
         self.most = max(1, min(max(useful, tuning.least_rows), budget // network.sample_bytes))
-        self.rows = max(1, min(useful, self.most))
+        # The operations of a graph feel the pulse themselves; nothing else ends a batch of a large function.
+        unfelt = network.graph is None and network.sample_bytes >= LARGE
+        self.rows = max(1, min(useful, self.most)) if unfelt else self.most
 
     def within(self, seconds: float) -> "Batcher":
         """The same for that long: batches of a fraction of it, and a pulse that halts when it is over.

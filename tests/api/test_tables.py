@@ -17,6 +17,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 from sklearn.tree import DecisionTreeClassifier
+from torch import nn
 
 import l0tre
 from l0tre.api.tables import rows_inside
@@ -359,3 +360,14 @@ def test_arrays_and_single_rows_of_a_table() -> None:
     numbers = pd.DataFrame({"job": [0.0], "age": [3.0]})
     assert one.witness.apply(numbers.iloc[0]).tolist() != [0.0, 3.0]
     assert one.witness.apply(numbers).shape == (1, 2)
+
+
+def test_labels_in_words_need_all_classes_of_a_network() -> None:
+    network = l0tre.load(nn.Linear(4, 3), input_shape=(4,))
+    labels = ["bird", "dog", "dog"]
+    with pytest.raises(DataError, match=r"names 2 classes \(bird, dog\), Linear has 3: give all of them"):
+        l0tre.evaluate(network, NUMBERS[:3], labels)
+    named = from_arrays(NUMBERS[:3], labels, names=Names(classes=("bird", "cat", "dog")))
+    assert named.labels is not None
+    assert named.labels.tolist() == [0, 2, 2]
+    l0tre.attack_details(network, named, budget=20)

@@ -105,3 +105,18 @@ def test_a_folder_with_a_run_is_named_with_the_options_that_help(files: Files, t
     words = ["evaluate", files.model, files.data, "--limit", "1", "--max-t", "1", "--out", str(tmp_path / "run"), "-q"]
     assert l0tre(*words).code == 0
     check_error(l0tre(*words), "holds a run already", "--resume", "--out")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("evaluate", "--guarantee", "sure"), "--guarantee 'sure' is unknown"),
+        (("evaluate", "--max-t", "0"), "--max-t is 0"),
+        (("evaluate", "--out", "."), "is not empty"),
+        (("verify", "--radius", "1", "--epsilon", "0"), "--epsilon is 0"),
+        (("attack", "--method", "magic"), "--method 'magic' is unknown"),
+    ],
+)
+def test_wrong_words_are_refused_before_a_model_is_loaded(words: tuple[str, ...], said: str) -> None:
+    command, *options = words
+    check_error(l0tre(command, "there-is-no.onnx", "there-is-no.npz", *options), said)

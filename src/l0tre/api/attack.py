@@ -30,7 +30,7 @@ from l0tre.scheduling.spread import Failed, spread
 from l0tre.threads import using_threads
 from l0tre.tuning import PerDevice
 
-__all__ = ["attack", "attack_details"]
+__all__ = ["attack", "attack_details", "check_options"]
 
 LOOK = 1  # pass for each image that says what the network takes it for
 BLOCK = PerDevice(128, 1024)  # images at the most that are attacked together, and share what some leave of their budget
@@ -148,7 +148,7 @@ def attack_details(
     Returns:
         The result; every input was replayed by the network's own source on the CPU.
     """
-    _check_options(method, rounding, budget, time_budget)
+    check_options(method, rounding, budget, time_budget)
     net, data = load_inputs(network, images, labels, device, domain)
     domain = domain or make_domain(net.input_shape, groups=unit, mask=mask, low=low, high=high)
     check_scale(data, domain)
@@ -278,11 +278,12 @@ class _Found:
         )
 
 
-def _check_options(method: str, rounding: str, budget: int, time_budget: float | None) -> None:
+def check_options(method: str, rounding: str, budget: int, time_budget: float | None) -> None:
+    """Refuse what no attack can be made with, before anything is loaded for it."""
     if method != "auto" and method not in METHODS:
-        raise ConfigError(f"the method {method!r} is unknown: give auto, {', '.join(METHODS)}")
+        raise ConfigError(f"`method` {method!r} is unknown: give auto, {', '.join(METHODS)}")
     if rounding not in ("none", "8bit"):
-        raise ConfigError(f"rounding {rounding!r} is unknown: give none or 8bit")
+        raise ConfigError(f"`rounding` {rounding!r} is unknown: give none or 8bit")
     if budget < 1:
         raise ConfigError(f"the budget is {budget} queries for each input: give 1 or more, for example {BUDGET}")
     if time_budget is not None and not time_budget >= 0:

@@ -19,7 +19,7 @@ from l0tre.evaluation.problem import GuaranteeWish, Settings, make_problem, spac
 from l0tre.evaluation.results import Snapshot
 from l0tre.grid import Colours, GridKind
 from l0tre.model.sources import Source
-from l0tre.store import Inputs, create_run
+from l0tre.store import Inputs, create_run, refuse_used
 from l0tre.threads import using_threads, with_threads
 from l0tre.tuning import DEFAULT_TUNING, Tuning
 
@@ -205,6 +205,8 @@ def begin(
 ) -> Iterator[Snapshot]:
     """As :func:`anytime`, with how to search gathered in ``settings``, and with who is told what a long level costs."""
     check_budget(time_budget)
+    if out is not None:
+        refuse_used(Path(out))
     began = time.monotonic()
 
     def make(make_executor: MakeExecutor | None) -> Iterator[Snapshot]:

@@ -93,6 +93,13 @@ def _aligned(network: Network, data: Dataset) -> Dataset:
     """Columns and classes in the network's order, where both sides name them."""
     data = _in_bytes(network, data) if network.takes_bytes else data
     names = network.names
+    if len(data.names.classes) != network.classes and data.names.classes and not names.classes:
+        known = data.names.classes
+        some = f"{', '.join(known[:5])}{', ...' if len(known) > 5 else ''}"
+        raise DataError(
+            f"{data.name} names {len(known)} classes ({some}), {network.name} has {network.classes}: give all of "
+            "them in the network's order (`classes`), since no label can be numbered without the others"
+        )
     wanted, given = _without_spaces(names.features), _without_spaces(data.names.features)
     if wanted and given and wanted != given:
         missing = [name for name, plain in zip(names.features, wanted, strict=True) if plain not in given]

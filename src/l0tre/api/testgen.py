@@ -33,6 +33,7 @@ from l0tre.threads import using_threads
 __all__ = ["CRITERIA", "Progress", "generate_tests"]
 
 CRITERIA = ("neuron", "strong")
+PASSES_AFTER = 8  # of an input's neurons, whose time is kept for the suite beside those of seeds and tests
 SAVE_SECONDS = 20.0  # between two states that are kept
 CHANGEABLE = ("memory_bytes", "baseline")  # settings that may be others when a suite is gone on with
 Progress = Callable[[str, float], None]
@@ -120,8 +121,9 @@ def generate_tests(
     ending = StopCondition(stop, time_budget)
 
     def pulse() -> None:
-        # The suite is computed anew from its tests: that has to end in time, too.
-        if ending.should_stop() or ending.left() < min(each * (2 + len(state.found.inputs)), (time_budget or 0) / 2):
+        # The suite is computed anew from its tests, and decides its seeds: that has to end in time, too.
+        last = each * (PASSES_AFTER + len(flat) + len(state.found.inputs))
+        if ending.should_stop() or ending.left() < min(last, (time_budget or 0) / 2):
             raise Halted
 
     saved = time.monotonic()

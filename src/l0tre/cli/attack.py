@@ -72,7 +72,7 @@ def attack(
 
     Example: l0tre attack model.onnx pictures/ --pictures changed/ --targeted 3
     """
-    from l0tre.api.attack import attack_details
+    from l0tre.api.attack import attack_details, check_options
     from l0tre.attacks.task import levels_of
     from l0tre.cli import attack_files as files
     from l0tre.cli.pages import about, check_page, source_scores, write_page
@@ -89,6 +89,7 @@ def attack(
         rounding = "8bit"  # of what is stored as a picture
     if out is not None:
         files.check_file(out)
+    check_options(method, rounding, budget, time_budget)
     with stop_on_signal() as stop:
         setup = prepare(model, data, choices, quiet=output.silent)
         network = setup.network

@@ -89,9 +89,9 @@ def compare(
 
         return comparison_page(comparison, results, shared_inputs(inputs))
 
+    memory = 0 if choices.memory is None else parse_size(choices.memory)
+    settings = make_settings(search, memory, max_t, seed=selection.seed)
     with stop_on_signal() as stop:
-        memory = 0 if choices.memory is None else parse_size(choices.memory)
-        settings = make_settings(search, memory, max_t, seed=selection.seed)
         comparison = compare_entrants(
             [enter(name, model) for name, model in zip(name_networks(models), models, strict=True)],
             settings,

@@ -4,7 +4,7 @@ import shlex
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +13,10 @@ from l0tre.cli.root import app
 from l0tre.cli.terminal import literal, say, screen
 from l0tre.defaults import ATTACK_QUERIES
 from l0tre.errors import ConfigError, MissingExtraError
+
+if TYPE_CHECKING:
+    from l0tre.domain import Domain
+    from l0tre.evaluation.problem import Settings
 
 __all__ = ["evaluate"]
 
@@ -123,7 +127,7 @@ def evaluate(
     from l0tre.cli.setup import make_settings, prepare
     from l0tre.cli.signals import end_on_signal, stop_on_signal
     from l0tre.data import select
-    from l0tre.store import stop_asked
+    from l0tre.store import refuse_used, stop_asked
 
     opt.check_budget(time_budget)
     if live and out is None and not resume:
@@ -161,16 +165,24 @@ def evaluate(
                 raise ConfigError(
                     f"no data were given: l0tre evaluate {model} images.npz (or --resume for a run folder)"
                 )
+            if out is not None:
+                refuse_used(out)
+            most = max_t if max_t is not None else 2 if sample is None else 1
+
+            def searched(memory_bytes: int, domain: "Domain | None") -> "Settings":
+                return make_settings(
+                    search,
+                    memory_bytes,
+                    most,
+                    domain=domain,
+                    attack_queries=attack,
+                    sample_ms=sample or 0.0,
+                    seed=selection.seed,
+                )
+
+            searched(0, None)  # words that are wrong are refused before a model is loaded
             setup = prepare(model, data, choices, quiet=output.silent)
-            settings = make_settings(
-                search,
-                setup.memory_bytes,
-                max_t if max_t is not None else 2 if sample is None else 1,
-                domain=setup.domain,
-                attack_queries=attack,
-                sample_ms=sample or 0.0,
-                seed=selection.seed,
-            )
+            settings = searched(setup.memory_bytes, setup.domain)
             data_inside = setup.data
             if (choices.value_range or "").startswith("data:"):
                 data_inside = rows_inside(setup.data, setup.domain)

@@ -176,6 +176,8 @@ def _domain(network: Network, data: Dataset, choices: Choices) -> Domain:
             raise ConfigError(f"--range {wish!r} has several shares: give one, such as data:0.01")
         quantile, wish = shares[0], "data"
     if wish is not None:
+        if wish != "data" and wish.count(",") != 1:
+            raise ConfigError(f"--range {wish!r} is no range: give data, data:0.01, or two numbers, such as 0,100")
         low, _, high = wish.partition(",")
         high = low if low == "data" else high
     if low != "data" and high != "data" and not tabular:

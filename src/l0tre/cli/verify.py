@@ -81,6 +81,7 @@ def verify(
         if not output.silent:
             console.print(literal(text), soft_wrap=True)
 
+    make_settings(search, 0, max(1, radius))  # words that are wrong are refused before a model is loaded
     with stop_on_signal() as stop, proof_bar(console, radius, quiet=output.silent) as show:
         setup = prepare(model, data, choices, quiet=output.silent)
         image = select(setup.data, indices=[index])

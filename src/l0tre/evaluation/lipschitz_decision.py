@@ -11,6 +11,7 @@ from l0tre.certify.relax.lipschitz import axis_gaps, group_costs
 from l0tre.evaluation.problem import Problem
 from l0tre.exhaustive.grid_scan import Chunk, Level, make_level, solutions
 from l0tre.exhaustive.subsets import unrank
+from l0tre.halting import beat
 from l0tre.memory import Batcher
 from l0tre.model.graph import Graph, run
 from l0tre.objective import Specification
@@ -28,9 +29,13 @@ def lipschitz_decision(problem: Problem, batcher: Batcher) -> Callable[[int, Seq
     Returns:
         A decision for the grid search: a set of groups is safe if its smallest grid margin exceeds the
         groups' costs and what float32 can err in it; where that is too much, the margin is computed in float64.
+
+    Raises:
+        Halted: If the step at work should end.
     """
     memory = problem.settings.memory_bytes
-    prover = make_prover(problem.network, problem.domain, batcher, memory, problem.tuning)
+    prover = make_prover(problem.network, problem.domain, batcher, memory, problem.tuning, beat)
+    beat()
     gaps = axis_gaps(problem.domain, problem.grid)
     costs: dict[tuple[int, int], tuple[Tensor, float]] = {}
     each = 8 * 2 * sum(slack.numel() for slack in prover.plan.slack)  # bytes of an input's values in float64

@@ -73,7 +73,14 @@ class TaskRunner:
         elif stage.kind == "attack":
             yield from strengthen(ledger)
         elif stage.kind == "exhaust":
-            yield from exhaust(ledger, stage.t, self.safe_sets)
+            try:
+                with ledger.leaving():
+                    safe_sets = self.safe_sets
+            except Halted:
+                ledger.record(())
+                yield
+                return
+            yield from exhaust(ledger, stage.t, safe_sets)
         elif stage.kind == "list":
             yield from prove_under_rules(ledger, stage.t)
         else:

@@ -1,7 +1,7 @@
 """Run folders: a SQLite database that survives a crash at any moment, the inputs, and exported files."""
 
 from l0tre.store.checked import CHECKED, read_checked
-from l0tre.store.connection import DATABASE
+from l0tre.store.connection import DATABASE, refuse_used
 from l0tre.store.levels import read_levels
 from l0tre.store.maps import read_maps, write_maps
 from l0tre.store.run import (
@@ -39,6 +39,7 @@ __all__ = [
     "read_scores",
     "read_snapshot",
     "read_timelines",
+    "refuse_used",
     "score_writes",
     "stop_asked",
     "write_maps",

@@ -23,6 +23,7 @@ __all__ = [
     "guarded",
     "is_sealed",
     "reading",
+    "refuse_used",
     "transaction",
 ]
 
@@ -241,3 +242,18 @@ def transaction(connection: sqlite3.Connection, path: Path, seal: str | None = N
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise
+
+
+def refuse_used(folder: Path) -> None:
+    """Refuse a folder that no run can begin in: before a model is loaded for it, and when it is made.
+
+    Raises:
+        StoreError: If it holds a run or other files, or cannot be read.
+    """
+    if (folder / DATABASE).exists():
+        raise StoreError(f"{folder} holds a run already: continue it (`resume`), or give another `out`")
+    try:
+        if folder.exists() and any(folder.iterdir()):
+            raise StoreError(f"{folder} is not empty: give a new or empty folder as `out`")
+    except OSError as error:
+        raise StoreError(f"{folder} cannot be written: {error}") from error

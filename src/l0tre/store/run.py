@@ -31,6 +31,7 @@ from l0tre.store.connection import (
     guarded,
     is_sealed,
     reading,
+    refuse_used,
     transaction,
 )
 from l0tre.store.rows import (
@@ -214,12 +215,9 @@ def create_run(
     Raises:
         StoreError: If the folder holds a run or other files, or cannot be written.
     """
-    if (folder / DATABASE).exists():
-        raise StoreError(f"{folder} holds a run already: continue it (`resume`), or give another `out`")
+    refuse_used(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            raise StoreError(f"{folder} is not empty: give a new or empty folder as `out`")
     except OSError as error:
         raise StoreError(f"{folder} cannot be written: {error}") from error
     try:

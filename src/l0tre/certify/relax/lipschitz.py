@@ -52,7 +52,7 @@ def axis_gaps(domain: Domain, grid: Tensor) -> Tensor:
             "values: make it for the same domain (make_grid)"
         )
     low, high = (ends.to(grid.device).double()[members] for ends in (domain.low, domain.high))
-    points = grid.double().sort(1).values
+    points = grid.sort(1).values.double()
     ends = 2 * torch.maximum(points[:, 0] - low, high - points[:, -1])
     # Repeated points have spacing 0, so they change nothing.
     inner = points.diff(dim=1).amax(1) if points.shape[1] > 1 else ends
