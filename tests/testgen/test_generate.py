@@ -301,3 +301,14 @@ def test_bad_input_is_refused(options: dict[str, object], error: type[L0treError
     given = {"network": network_of(conv_module(0)), "seeds": image(0), **options}
     with pytest.raises(error, match=message):
         l0tre.generate_tests(**given)  # type: ignore[arg-type]
+
+
+def test_each_test_names_a_neuron_and_layers_that_are_on_anyway_are_noted() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(6, 5), nn.Sigmoid(), nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 2)).eval()
+    suite = l0tre.generate_tests(module, torch.rand(1, 6, generator=torch.Generator().manual_seed(1)))
+    assert suite.notes == ("almost any value of sigmoid1 is above the threshold: a higher one tells more",)
+    assert len(suite) > 0
+    active = activated(module, suite.images)
+    assert all(bool(active[test, aim - 5]) for test, aim in enumerate(suite.aims.tolist()))
+    assert all(row["layer"] == "relu1" for row in suite.manifest())

@@ -46,8 +46,9 @@ def show_suite(suite: Suite, console: Console) -> None:
         console.print(f"uncovered    {100 * uncovered:.1f} % of those uncovered are proved dead or out of reach")
     console.print(
         f"tests        {len(suite):,} from {seeds} seed{'' if seeds == 1 else 's'}; {len(suite.minimal):,} have the "
-        f"same coverage; {facts['adversarial']:,} are adversarial; entropy of labels {suite.entropy:.2f} bits"
+        f"same coverage; {facts['adversarial']:,} are adversarial"
     )
+    console.print(f"entropy      {suite.entropy:.2f} bits, of the tests' labels")
     console.print(f"time         {suite.seconds:.1f} s{'' if suite.complete else ', not complete'}")
     for note in suite.notes:
         console.print(f"note: {literal(note)}", soft_wrap=True)

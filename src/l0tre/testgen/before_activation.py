@@ -13,7 +13,7 @@ FURTHEST = 1e4  # values before an activation, beyond which no threshold is look
 HALVINGS = 80
 PROBES = 64  # on either side, by which it is seen whether more goes with more
 CLOSE = 1e-9  # to the limit rounding decides
-BEYOND = 3e38
+BEYOND = 2.0**127  # the limit of what no value exceeds and, with the sign turned, of what all do
 
 
 def limits_before(activation: Operation, thresholds: Tensor) -> Tensor | None:

@@ -32,6 +32,7 @@ STAGES = ("sweep", "search", "tighten", "proofs", "baseline")
 SWEPT = 16  # seeds that climbs start from: those from which most neurons seem near
 NEAR = 3  # changes that a seed is judged by
 TELLING = 64  # neurons of a layer that show whether proofs of so many changes are worth their time
+ALWAYS = -100.0  # what goes into an activation is above that for almost any input
 PART = 8  # of the memory budget that a batch of inputs may take is one part in so many
 BATCH = {"cpu": 2**28, "cuda": 2**34}  # bytes beyond which batches are no faster
 
@@ -112,7 +113,11 @@ def begin(network: Network, layers: Sequence[Layer], thresholds: Tensor, seeds: 
             found.distance[goals.confirmed(seed[None])[0]] = 0
     lower = (found.distance > 0).long()
     nothing = torch.zeros(0, dtype=torch.int64, device=network.device)
-    return goals, SuiteState(found, lower, torch.zeros_like(lower, dtype=torch.bool), nothing)
+    state = SuiteState(found, lower, torch.zeros_like(lower, dtype=torch.bool), nothing)
+    on = ", ".join(layer.name for layer in layers if bool((goals.limits[layer.place] <= ALWAYS).all()))
+    if on:
+        state.notes.append(f"almost any value of {on} is above the threshold: a higher one tells more")
+    return goals, state
 
 
 def make_bench(

@@ -56,7 +56,8 @@ class Suite(Shown):
         images: float32 ``[tests, *shape]``.
         origins: int64 ``[tests]``, the seed of each, by its place among the seeds.
         sizes: int64 ``[tests]``, changed groups.
-        aims: int64 ``[tests]``, the neuron that each was made for, -1 for none in particular.
+        aims: int64 ``[tests]``, the neuron that each was made for; of single and random changes the first one that it
+            is the nearest test of.
         decisions: int64 ``[tests]``, by the network's source.
         gains: int64 ``[tests]``, neurons that no seed and no test before activates.
         minimal: Tests that together activate as many neurons as all.
@@ -306,7 +307,7 @@ def make_suite(
         images,
         torch.tensor([state.found.seeds[test] for test in numbers], dtype=torch.int64),
         sizes,
-        torch.tensor([state.found.aims[test] for test in numbers], dtype=torch.int64),
+        _aims(torch.tensor([state.found.aims[test] for test in numbers], dtype=torch.int64), nearest.cpu()),
         decided(network, images),
         gains(hits).cpu(),
         tuple(minimal(hits)),
@@ -322,6 +323,13 @@ def make_suite(
         tuple(state.notes),
         settings.max_l0,
     )
+
+
+def _aims(aims: Tensor, nearest: Tensor) -> Tensor:
+    """The neurons that tests were made for, or else the first ones that they are the nearest tests of."""
+    neurons = (nearest >= 0).nonzero()[:, 0]
+    first = torch.full_like(aims, len(nearest)).scatter_reduce(0, nearest[neurons], neurons, "amin")
+    return torch.where(aims >= 0, aims, first)
 
 
 def _told(distance: Tensor) -> Tensor:
