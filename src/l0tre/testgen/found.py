@@ -75,16 +75,16 @@ class Found:
         possible = (hits.any(0) & (self.distance > distances.min())).nonzero()[:, 0]
         if not len(possible):
             return 0
-        # The nearest row of each neuron; of equally near ones the one that activates most.
-        rank = torch.empty(len(x), dtype=torch.int32, device=x.device)
-        order = (distances * (hits.shape[1] + 1) - hits.sum(1)).argsort(stable=True)
-        rank[order] = torch.arange(len(order), dtype=torch.int32, device=order.device)
-        best = torch.where(hits[:, possible], rank[:, None], len(order)).amin(0)
-        row = order[best.long()]
-        nearer = distances[row] < self.distance[possible]
-        if not bool(nearer.any()):
+        nearer = hits[:, possible] & (distances[:, None] < self.distance[possible])
+        rows, columns = nearer.any(1).nonzero()[:, 0], nearer.any(0)
+        if not len(rows):
             return 0
-        row, neurons = row[nearer], possible[nearer]
+        neurons, nearer = possible[columns], nearer[rows][:, columns]
+        # The nearest row of each neuron; of equally near ones the one that activates most.
+        rank = torch.empty(len(rows), dtype=torch.int32, device=x.device)
+        order = (distances[rows] * (hits.shape[1] + 1) - hits[rows].sum(1)).argsort(stable=True)
+        rank[order] = torch.arange(len(order), dtype=torch.int32, device=order.device)
+        row = rows[order[torch.where(nearer, rank[:, None], len(order)).amin(0).long()]]
         used = row.unique()
         place = torch.full((len(x),), -1, dtype=torch.int64, device=x.device)
         place[used] = torch.arange(len(used), device=x.device) + len(self.inputs)
