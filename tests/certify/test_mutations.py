@@ -137,8 +137,8 @@ def too_low_a_level(patch: Patch) -> None:
 
 
 def a_dropped_cell(patch: Patch) -> None:
-    def without_last(tree: Any, nodes: CellNodes) -> tuple[CellNodes, Tensor]:
-        children, parents = split_cells(tree, nodes)
+    def without_last(tree: Any, nodes: CellNodes, weight: Tensor) -> tuple[CellNodes, Tensor]:
+        children, parents = split_cells(tree, nodes, weight)
         return children.pick(slice(0, -1)), parents[:-1]
 
     patch.setattr(search_module, "split_cells", without_last)

@@ -32,12 +32,28 @@ def every_node(tree: Tree, t: int, seed: int) -> CellNodes:
     return nodes.pick((tree.sizes[nodes.cells] > 1).any(1))
 
 
+def any_weights(nodes: CellNodes, seed: int) -> Tensor:
+    """Weights of cells, some of them no numbers that could be compared."""
+    rng = np.random.default_rng(seed)
+    return torch.from_numpy(rng.choice([0.0, 0.5, 1.0, math.inf, math.nan], tuple(nodes.cells.shape)))
+
+
+def test_the_heaviest_cell_is_halved() -> None:
+    """By the root of its size; never a single group, and where nothing matters the largest."""
+    nodes = CellNodes(torch.zeros(4, dtype=torch.int64), torch.tensor([[4, 10, 3], [4, 10, 3], [4, 10, 3], [8, 10, 3]]))
+    weight = torch.tensor([[3.0, 1.0, 2.0], [2.0, 1.0, 2.0], [0.0, 0.0, 0.0], [9.0, 9.0, 1.0]]).double()
+    children, parent = split_cells(TREES["eight"], nodes, weight)  # cells of 2, 1 and 4 groups
+    halved = (nodes.cells[parent] != children.cells).int().argmax(1)
+    assert {*zip(parent.tolist(), halved.tolist(), strict=True)} == {(0, 0), (1, 2), (2, 2), (3, 2)}
+
+
 @pytest.mark.parametrize("name", [name for name in TREES if name != "one"])
 @pytest.mark.parametrize("t", [1, 2, 3, 4])
-def test_children_part_the_sets_of_their_parent(name: str, t: int) -> None:
+@pytest.mark.parametrize("weighted", [False, True])
+def test_children_part_the_sets_of_their_parent(name: str, t: int, weighted: bool) -> None:
     tree = TREES[name]
     nodes = every_node(tree, t, t)
-    children, parent = split_cells(tree, nodes)
+    children, parent = split_cells(tree, nodes, any_weights(nodes, t) if weighted else None)
     assert len(children) == len(parent)
     assert torch.equal(children.image, nodes.image[parent])
     for row in range(len(nodes)):
@@ -53,7 +69,8 @@ def test_children_part_the_sets_of_their_parent(name: str, t: int) -> None:
 
 @pytest.mark.parametrize("name", TREES)
 @pytest.mark.parametrize("t", [1, 2, 3, 4])
-def test_splitting_to_the_end_gives_every_set_once(name: str, t: int) -> None:
+@pytest.mark.parametrize("weighted", [False, True])
+def test_splitting_to_the_end_gives_every_set_once(name: str, t: int, weighted: bool) -> None:
     tree = TREES[name]
     groups = int(tree.sizes[1])
     if t > groups:
@@ -63,7 +80,8 @@ def test_splitting_to_the_end_gives_every_set_once(name: str, t: int) -> None:
         single = (tree.sizes[nodes.cells] == 1).all(1)
         leaves += nodes.pick(single).cells.tolist()
         nodes = nodes.pick(~single)
-        nodes = split_cells(tree, nodes)[0] if len(nodes) else nodes
+        weights = any_weights(nodes, len(leaves)) if weighted else None
+        nodes = split_cells(tree, nodes, weights)[0] if len(nodes) else nodes
     found = Counter(itertools.chain(*(sets_of(tree, cells) for cells in leaves)))
     assert found == Counter(itertools.combinations(range(groups), t))
 

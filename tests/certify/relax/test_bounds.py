@@ -11,7 +11,7 @@ from l0tre.certify.regions.nodes import BoxNodes, CellNodes, Nodes
 from l0tre.certify.relax import bounds as bound_module
 from l0tre.certify.relax.bounds import Bounds, bound
 from l0tre.certify.relax.concretize import minimizing_inputs
-from l0tre.certify.relax.instance import Instance, make_instance, ranked_together, smallest
+from l0tre.certify.relax.instance import Instance, make_instance
 from l0tre.domain import make_domain
 from l0tre.model.graph import GraphBuilder
 from l0tre.objective import AllRivals
@@ -238,10 +238,3 @@ def test_parts_keep_what_was_proved_of_a_rival(build: str) -> None:
 
 def _bounded(found: Bounds) -> Tensor:
     return torch.zeros_like(found.margins, dtype=torch.bool).scatter(1, found.rivals, value=True)
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
-def test_ranks_of_cells_are_the_same_together_and_one_by_one(ranks: int) -> None:
-    rng = torch.Generator().manual_seed(ranks)
-    values = -torch.rand(2, 3, 16, 2, generator=rng, dtype=torch.float64).floor_divide(0.05)
-    assert torch.equal(ranked_together(values, ranks), smallest(values, ranks))

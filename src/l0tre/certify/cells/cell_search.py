@@ -8,10 +8,10 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from l0tre.certify.regions.nodes import BoxNodes, CellNodes, Nodes, join, root, shares, split_boxes, split_cells
+from l0tre.certify.regions.nodes import BoxNodes, CellNodes, Kind, Nodes, join, root, shares, split_boxes, split_cells
 from l0tre.certify.regions.stack import kept, take, without
-from l0tre.certify.relax.bounds import Bounds, batch_sizes, bound, is_proved, margins_from
-from l0tre.certify.relax.concretize import box_coefficients, look_up_minima, minimizing_inputs
+from l0tre.certify.relax.bounds import Bounds, batch_sizes, bound, is_proved, margins_from, refinements
+from l0tre.certify.relax.concretize import box_coefficients, look_up_minima, minimizing_inputs, taken_by_cells
 from l0tre.certify.relax.instance import Instance
 from l0tre.domain import Domain
 from l0tre.errors import ModelError
@@ -136,31 +136,42 @@ class CellSearch:
         return self._bound_cells(take(self.front.cells, self.batch))
 
     def _bound_cells(self, nodes: CellNodes) -> Step:
-        with exact_float32(self.instance.plan.device):
-            bounds = bound(self.instance, nodes, self.row_bytes)
-        done = bounds.proved.nonzero()[:, 0]
-        proved, certain = [replace(nodes.pick(done), known=None)], [bounds.margins[done].amin(1)]
+        parts, left, bounds = self._prove(nodes)
+        proved, certain = [part for part, _ in parts], [bound for _, bound in parts]
         candidates: dict[int, Tensor] = {}
-        failed = (~bounds.proved).nonzero()[:, 0]
-        if len(failed):
-            self._look_ahead(nodes, bounds)
-            left, part = nodes.pick(failed), bounds.pick(failed)
-            candidates = self._witnesses(left, part)
-            self._descend(left, part, proved, certain)
+        if len(left):
+            self._look_ahead(left, bounds)
+            candidates = self._witnesses(left, bounds)
+            self._descend(left, bounds, proved, certain)
         return self._step(nodes, join(proved), torch.cat(certain), frozenset(), candidates)
 
     def _bound_boxes(self, nodes: BoxNodes) -> Step:
-        with exact_float32(self.instance.plan.device):
-            bounds = bound(self.instance, nodes, self.row_bytes)
+        parts, left, bounds = self._prove(nodes)
         candidates: dict[int, Tensor] = {}
         ties: frozenset[int] = frozenset()
-        failed = (~bounds.proved).nonzero()[:, 0]
-        if len(failed):
-            left, part = nodes.pick(failed), bounds.pick(failed)
-            candidates = self._witnesses(left, part)
-            ties = self._halve(left, part)
-        certain = bounds.margins[bounds.proved].amin(1)
-        return self._step(nodes, nodes.pick(bounds.proved), certain, ties, candidates)
+        if len(left):
+            candidates = self._witnesses(left, bounds)
+            ties = self._halve(left, bounds)
+        done, certain = join([part for part, _ in parts]), torch.cat([bound for _, bound in parts])
+        return self._step(nodes, done, certain, ties, candidates)
+
+    def _prove(self, nodes: Kind) -> tuple[list[tuple[Kind, Tensor]], Kind, Bounds]:
+        """Bound nodes, with as little work as proves each.
+
+        Returns:
+            Those that are proved with their least margins' bounds, those that are not, and the bounds of these.
+        """
+        done: list[tuple[Kind, Tensor]] = []
+        for refined in refinements(self.instance.plan) if nodes.known is not None else [None]:
+            with exact_float32(self.instance.plan.device):
+                bounds = bound(self.instance, nodes, self.row_bytes, refined)
+            yes, no = bounds.proved.nonzero()[:, 0], (~bounds.proved).nonzero()[:, 0]
+            done.append((replace(nodes.pick(yes), known=None), bounds.margins[yes].amin(1)))
+            nodes, bounds = nodes.pick(no), bounds.pick(no)
+            if not len(nodes):
+                break
+            nodes = replace(nodes, known=bounds.known)
+        return done, nodes, bounds
 
     def _step(
         self, nodes: Nodes, done: Nodes, certain: Tensor, ties: frozenset[int], candidates: dict[int, Tensor]
@@ -173,14 +184,16 @@ class CellSearch:
     def _descend(self, nodes: CellNodes, bounds: Bounds, proved: list[CellNodes], certain: list[Tensor]) -> None:
         """Split nodes; their linear bounds hold for the halves too, which proves some of them by a look-up.
 
-        What is left is split again until there are enough nodes to fill the device: a batch of few takes as long.
+        Where to split is told by what each cell takes from the worst margin: its halves can differ by that. What is
+        left is split again until there are enough nodes to fill the device: a batch of few takes as long.
         """
         assert bounds.table is not None
         instance, waiting = self.instance, sum(len(part) for part in self.front.cells)
         nodes, known = replace(nodes, known=None), bounds.known.margins
+        worst = bounds.table[torch.arange(len(nodes), device=nodes.image.device), bounds.worst]
         owner = torch.arange(len(nodes), device=nodes.image.device)
         while len(nodes):
-            nodes, parent = split_cells(instance.tree, nodes)
+            nodes, parent = split_cells(instance.tree, nodes, taken_by_cells(instance, nodes, worst, owner))
             owner = owner[parent]
             change = bounds.form.constant[owner] + look_up_minima(instance, nodes, bounds.table, owner)
             margins = margins_from(instance, nodes, known[parent], bounds.rivals[owner], change)

@@ -171,19 +171,24 @@ def root(image: int, t: int, device: torch.device) -> CellNodes:
     return CellNodes(torch.tensor([image], device=device), torch.ones(1, t, dtype=torch.int64, device=device))
 
 
-def split_cells(tree: Tree, nodes: CellNodes) -> tuple[CellNodes, Tensor]:
-    """Halve the largest cell of every node; a cell that is there ``k`` times gives ``k + 1`` children.
+def split_cells(tree: Tree, nodes: CellNodes, weight: Tensor | None = None) -> tuple[CellNodes, Tensor]:
+    """Halve one cell of every node; a cell that is there ``k`` times gives ``k + 1`` children.
 
     Args:
         tree: The cells.
         nodes: Nodes of cells, each with a cell of two groups or more.
+        weight: float64 ``[nodes, t]``, at least 0, how much each cell matters: the largest weight times the root of the
+            cell's size is halved. If not given, the largest cell.
 
     Returns:
         The children, and the row of each one's parent. Children that ask for more different groups than a cell has
         are left out: they stand for nothing.
     """
-    largest = tree.sizes[nodes.cells].argmax(1, keepdim=True)
-    cell = nodes.cells.gather(1, largest)
+    sizes = tree.sizes[nodes.cells].double()
+    # Where no cell matters, or it is not known, the largest one is halved; never one of a single group.
+    score = sizes if weight is None else weight.nan_to_num() * sizes.sqrt() + 1e-300 * sizes
+    chosen = torch.where(sizes > 1, score, -1.0).argmax(1, keepdim=True)
+    cell = nodes.cells.gather(1, chosen)
     shared = nodes.cells == cell
     count, place = shared.sum(1), shared.cumsum(1) * shared
     left, right = 2 * cell, 2 * cell + 1

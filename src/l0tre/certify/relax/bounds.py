@@ -1,6 +1,6 @@
 """Lower bounds of the margins over search nodes: the layers' ranges first, then one pass for the margins."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from l0tre.certify.regions.nodes import BoxNodes, CellNodes, Known, Nodes
 from l0tre.certify.relax.concretize import cell_minima, chargeable_pixels, concretize, look_up_minima
 from l0tre.certify.relax.crown import LinearBound, carry, carry_window, neuron_rows, window_rows
-from l0tre.certify.relax.instance import Instance, table_row
+from l0tre.certify.relax.instance import Instance
 from l0tre.certify.relax.interval import Interval, step
 from l0tre.certify.relax.plan import Plan
 from l0tre.certify.relax.relaxation import Relaxation, relax
@@ -19,7 +19,7 @@ from l0tre.certify.relax.supported import curve_bounds, is_nonlinear
 # Neurons whose gap is less than this share of their layer's average are not bounded again for a node's parts.
 LIGHT = 0.5
 
-__all__ = ["Bounds", "batch_sizes", "bound", "input_ranges", "is_proved", "margins_from"]
+__all__ = ["Bounds", "batch_sizes", "bound", "input_ranges", "is_proved", "margins_from", "refinements"]
 
 NOTHING: Mapping[int, Interval] = MappingProxyType({})
 
@@ -57,19 +57,20 @@ class Bounds:
         return Bounds(self.margins[rows], self.rivals[rows], form, table, self.proved[rows], self.known.pick(rows))
 
 
-def bound(instance: Instance, nodes: Nodes, row_bytes: int) -> Bounds:
+def bound(instance: Instance, nodes: Nodes, row_bytes: int, refined: Collection[int] | None = None) -> Bounds:
     """Bound the margins of a batch of nodes.
 
     Args:
         instance: Network and images.
         nodes: All of one kind.
         row_bytes: Memory for the rows of a layer that are carried together.
+        refined: Positions whose neurons get rows of their own, see :func:`refinements`; ``None`` for all.
 
     Returns:
         The bounds.
     """
     plan = instance.plan
-    lines, handed = _relaxations(instance, nodes, row_bytes)
+    lines, handed = _relaxations(instance, nodes, row_bytes, refined=refined)
     end = len(plan.graph.operations) - 1
     rivals = _open_rivals(instance, nodes)
     rows = instance.rows[nodes.image[:, None], rivals]
@@ -82,6 +83,20 @@ def bound(instance: Instance, nodes: Nodes, row_bytes: int) -> Bounds:
     margins = margins_from(instance, nodes, before, rivals, form.constant + worst)
     known = _known(instance, margins, handed, losses)
     return Bounds(margins, rivals, form, table, is_proved(instance, nodes, margins), known)
+
+
+def refinements(plan: Plan) -> list[Collection[int] | None]:
+    """What to refine one after the other, the cheapest first, for nodes of which something is known.
+
+    What is proved by what it inherits needs no rows of neurons, and those of windows cost less than those of whole
+    layers. Each time more is known, so that nothing is done twice; that needs all ranges to be handed on.
+    """
+    asked = set(plan.bounded) - plan.affine
+    # A GPU takes as long for a few nodes as for many.
+    if plan.device.type == "cuda" or not asked or not asked.issubset(plan.handed):
+        return [None]
+    windows = asked.intersection(plan.receptive_fields)
+    return [(), *(part for part in (windows, asked - windows) if part)]
 
 
 def margins_from(instance: Instance, nodes: Nodes, before: Tensor | None, rivals: Tensor, changes: Tensor) -> Tensor:
@@ -191,6 +206,7 @@ def _relaxations(
     kept: dict[int, Interval] | None = None,
     known: Mapping[int, Interval] = NOTHING,
     upto: int | None = None,
+    refined: Collection[int] | None = None,
 ) -> tuple[dict[int, Relaxation], dict[int, Interval]]:
     """The lines of every nonlinear operation, each from the ranges of the layers before it, which ``kept`` receives.
 
@@ -227,7 +243,7 @@ def _relaxations(
             )
         if position in plan.handed and nodes.known is not None:
             ranges[position] = _cut(ranges[position], nodes.known, plan.handed[position])
-        if position in plan.bounded and not exact:
+        if position in plan.bounded and not exact and (refined is None or position in refined):
             _refine(instance, nodes, position, ranges[position], lines, row_bytes)
         if position in plan.handed:
             handed[position] = ranges[position]
@@ -277,14 +293,9 @@ def _input_range(instance: Instance, nodes: Nodes) -> Interval:
 
 def _look_up(instance: Instance, nodes: Nodes, position: int) -> Interval:
     """The exact range of a first layer over nodes of cells, from the tables."""
-    table = instance.tables[position]
-    rows = table_row(instance.tree, nodes.cells, nodes.ranks())
     own = instance.base[position][nodes.image]
-    low, high = own.flatten(1).clone(), own.flatten(1).clone()
-    for slot in range(nodes.cells.shape[1]):
-        low += table[0, nodes.image, rows[:, slot]]
-        high -= table[1, nodes.image, rows[:, slot]]
-    return low.view(own.shape), high.view(own.shape)
+    down, up = instance.tables[position].look_up(instance.tree, nodes.image, nodes.cells, nodes.ranks())
+    return own + down.view(own.shape), own - up.view(own.shape)
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from l0tre.certify.regions.nodes import BoxNodes, CellNodes, Nodes
+from l0tre.certify.relax.cell_tables import smallest, table_row
 from l0tre.certify.relax.crown import LinearBound
-from l0tre.certify.relax.instance import Instance, smallest, table_row
+from l0tre.certify.relax.instance import Instance
 
-__all__ = ["box_coefficients", "cell_minima", "chargeable_pixels", "concretize", "look_up_minima", "minimizing_inputs"]
+__all__ = [
+    "box_coefficients",
+    "cell_minima",
+    "chargeable_pixels",
+    "concretize",
+    "look_up_minima",
+    "minimizing_inputs",
+    "taken_by_cells",
+]
 
 
 def chargeable_pixels(instance: Instance, nodes: Nodes) -> int:
@@ -76,6 +85,18 @@ def look_up_minima(instance: Instance, nodes: Nodes, table: Tensor, owner: Tenso
     if owner is None:
         return table.gather(2, index[:, None].expand(-1, table.shape[1], -1)).sum(2)
     return table.transpose(1, 2)[owner[:, None], index].sum(1)
+
+
+def taken_by_cells(instance: Instance, nodes: CellNodes, table: Tensor, owner: Tensor) -> Tensor:
+    """What every cell of each node takes from one row, float64 ``[nodes, t]``, at least 0.
+
+    Args:
+        instance: Images and cells.
+        nodes: The nodes.
+        table: float64 ``[entries, table rows]``, that row of :func:`cell_minima`.
+        owner: int64 ``[nodes]``, the entry of the table that holds for each node.
+    """
+    return -table[owner[:, None], table_row(instance.tree, nodes.cells, nodes.ranks())]
 
 
 def _whole(instance: Instance, form: LinearBound) -> tuple[Tensor, Tensor | None]:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from l0tre.certify.regions.tree import Tree
+from l0tre.certify.relax.cell_tables import CellTable, make_table
 from l0tre.certify.relax.plan import Plan, base_values
 from l0tre.certify.relax.supported import plain
 from l0tre.domain import Domain
@@ -17,14 +18,8 @@ __all__ = [
     "Instance",
     "make_instance",
     "one_pixel_each",
-    "ranked_together",
-    "smallest",
-    "table_row",
     "table_size",
 ]
-
-CACHED = 2**16  # numbers that a CPU's caches hold
-MOST_TOGETHER = 2**25  # entries up to which many ranks are merged in one operation
 
 
 @dataclass(frozen=True)
@@ -47,9 +42,7 @@ class Instance:
         rows: ``[images, rivals, classes]``, the specification: margins over the rivals as rows at the output.
         margins: ``[images, rivals]``, the images' own margins, label's score minus a rival's.
         slack: ``[images, rivals]``, what a margin's bound must exceed.
-        tables: For affine positions that others read: ``[2, images, rows, neurons]``, what the ``rank + 1``-th
-            strongest group of a cell can add to each neuron at the least and, with the sign turned, at the most, at
-            :func:`table_row`.
+        tables: For affine positions that others read: what groups of cells can add to each neuron.
         walked: Affine positions whose ranges follow from those of the input, since a table would be too large.
         pulse: Called again and again while nodes are bounded; may raise ``findings.Halted``.
     """
@@ -67,7 +60,7 @@ class Instance:
     rows: Tensor
     margins: Tensor
     slack: Tensor
-    tables: dict[int, Tensor]
+    tables: dict[int, CellTable]
     walked: set[int]
     pulse: Callable[[], None] = lambda: None
 
@@ -189,70 +182,6 @@ def one_pixel_each(plan: Plan, domain: Domain, tree: Tree) -> bool:
     return _slot_of_pixel(plan, domain, tree.to(domain.members.device)) is not None
 
 
-def smallest(values: Tensor, ranks: int) -> Tensor:
-    """The smallest values of every cell of a tree.
-
-    Args:
-        values: ``[..., slots, columns]``, at most 0.
-        ranks: How many of the smallest to give.
-
-    Returns:
-        ``[..., rows, columns]``, at :func:`table_row` of a cell and rank ``r`` its ``r + 1``-th smallest value; 0 where
-        a cell has fewer groups.
-    """
-    slots = values.shape[-2]
-    if values.is_cuda and values.numel() * ranks * ranks < MOST_TOGETHER:
-        return ranked_together(values, ranks)
-    result = values.new_empty(*values.shape[:-2], (ranks + 1) * slots, values.shape[-1])
-    result[..., slots:, :] = 0.0
-    result[..., slots : 2 * slots, :] = values
-    result[..., 0, :] = 0.0
-
-    def level(rank: int, width: int) -> Tensor:
-        start = width + (rank + 1) * slots if rank else width
-        return result[..., start : start + width, :]
-
-    width, filled = slots, 1
-    while width > 1:
-        lists = [level(rank, width) for rank in range(filled)]
-        width //= 2
-        # The r-th smallest of two lists is the least, over i + j = r - 1, of the larger of the i-th and the j-th. A
-        # list is only filled as far as its cell can have groups.
-        for rank in range(min(ranks, 2 * filled)):
-            target = level(rank, width)
-            if rank < filled:
-                target.copy_(torch.minimum(lists[rank][..., 0::2, :], lists[rank][..., 1::2, :]))
-            for i in range(max(0, rank - filled), min(rank, filled)):
-                larger = torch.maximum(lists[i][..., 0::2, :], lists[rank - 1 - i][..., 1::2, :])
-                target.copy_(torch.minimum(target, larger))
-        filled = min(ranks, 2 * filled)
-    return result
-
-
-def ranked_together(values: Tensor, ranks: int) -> Tensor:
-    """:func:`smallest` with all ranks of a level at once: more memory, a fraction of the launches on a GPU."""
-    # Ranks come first. With minus infinity before them, entry r of two lists together is the least, over i + j = r, of
-    # the larger of the i-th and the j-th entry.
-    pairs = [(min(i, rank + 1), max(0, rank + 1 - i)) for rank in range(ranks) for i in range(ranks + 1)]
-    left, right = torch.tensor(pairs, device=values.device).T
-    lists = torch.cat([values[None], values.new_zeros(ranks - 1, *values.shape)])
-    none = values.new_full((1,), -torch.inf).expand(1, *values.shape)
-    levels = []
-    while lists.shape[-2] > 1:
-        both = torch.cat([none[..., : lists.shape[-2], :], lists])
-        larger = torch.maximum(both[left][..., 0::2, :], both[right][..., 1::2, :])
-        lists = larger.unflatten(0, (ranks, ranks + 1)).amin(1)
-        levels.append(lists)
-    levels.append(torch.zeros_like(lists))
-    tables = torch.cat(levels[::-1], -2)
-    return torch.cat([tables[0], values, *tables[1:]], -2)
-
-
-def table_row(tree: Tree, cells: Tensor, ranks: Tensor) -> Tensor:
-    """Where :func:`smallest` puts a cell's value of a rank; above rank 0 leaves, which hold one group, have none."""
-    return cells + torch.where(ranks > 0, (ranks + 1) * tree.slots, 0)
-
-
 def _jacobian(plan: Plan, position: int) -> Tensor:
     """The linear map from the input to an affine position, ``[values, neurons]``."""
     operations = plan.graph.operations
@@ -270,27 +199,9 @@ def _jacobian(plan: Plan, position: int) -> Tensor:
     return result
 
 
-def _table(instance: Instance, position: int, ranks: int) -> Tensor:
+def _table(instance: Instance, position: int, ranks: int) -> CellTable:
     """See ``Instance.tables``."""
-    if position not in instance.plan.jacobians:
-        instance.plan.jacobians[position] = _jacobian(instance.plan, position)
-    jacobian = instance.plan.jacobians[position]
-    width, slots = instance.members.shape[1], instance.tree.slots
-    result = jacobian.new_empty(2, len(instance.images), (ranks + 1) * slots, jacobian.shape[1])
-    downs, ups = (_in_slots(instance, change)[..., None] for change in (instance.down, instance.up))
-    # On a CPU so few neurons at a time that what is computed on the way stays in its caches.
-    most = jacobian.shape[1] if jacobian.is_cuda else max(1, CACHED // (slots * width))
-    for start in range(0, jacobian.shape[1], most):
-        part = slice(start, start + most)
-        columns = torch.nn.functional.pad(jacobian[:, part], (0, 0, 0, 1))[instance.members]  # [slots, width, neurons]
-        for image in range(len(instance.images)):
-            first, second = columns * downs[image], columns * ups[image]
-            result[0, image, :, part] = smallest(torch.minimum(first, second).sum(1), ranks)
-            result[1, image, :, part] = smallest(-torch.maximum(first, second).sum(1), ranks)
-    return result
-
-
-def _in_slots(instance: Instance, values: Tensor) -> Tensor:
-    """Values ``[images, values]`` of the group in each slot, ``[images, slots, width]``; 0 for empty slots."""
-    padded = torch.cat([values, values.new_zeros(len(values), 1)], 1)
-    return padded[:, instance.members]
+    plan = instance.plan
+    if position not in plan.jacobians:
+        plan.jacobians[position] = _jacobian(plan, position)
+    return make_table(instance.tree, plan.jacobians[position], instance.members, instance.down, instance.up, ranks)
