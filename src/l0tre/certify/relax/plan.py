@@ -57,7 +57,7 @@ class ReceptiveField:
             ``[..., *shape]``.
         """
         rows, columns = (self._seen(d, values.shape[values.ndim - 2 + d], origin[d], shape[d], values) for d in (0, 1))
-        return rows.T @ values @ columns
+        return rows.T @ (values @ columns)  # one product with all columns first
 
     def _seen(self, axis: int, outputs: int, origin: int, inputs: int, like: Tensor) -> Tensor:
         first = torch.arange(outputs, device=like.device) * self.stride[axis] + self.offset[axis] - origin
