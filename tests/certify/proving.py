@@ -2,7 +2,7 @@
 
 import itertools
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -187,10 +187,15 @@ def true_margins(case: Case, x: Tensor) -> Tensor:
 
 
 def check_bounds(
-    case: Case, instance: Instance, nodes: Nodes, rng: np.random.Generator, row_bytes: int = ROWS
+    case: Case,
+    instance: Instance,
+    nodes: Nodes,
+    rng: np.random.Generator,
+    row_bytes: int = ROWS,
+    refined: Collection[int] | None = None,
 ) -> Tensor:
     """Assert that bounds and ranges of nodes hold at points inside; returns the bounds ``[nodes, classes - 1]``."""
-    lower = bound(instance, nodes, row_bytes).margins
+    lower = bound(instance, nodes, row_bytes, refined).margins
     ranges = input_ranges(instance, nodes, row_bytes)
     assert bool(torch.isfinite(lower).all())
     for row in range(len(nodes)):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from l0tre.certify.regions.nodes import BoxNodes, CellNodes, Nodes
 from l0tre.certify.relax import bounds as bound_module
-from l0tre.certify.relax.bounds import Bounds, bound
+from l0tre.certify.relax.bounds import Bounds, bound, refinements
 from l0tre.certify.relax.concretize import minimizing_inputs
 from l0tre.certify.relax.instance import Instance, make_instance
 from l0tre.domain import make_domain
@@ -216,6 +216,22 @@ def test_parts_of_nodes_may_rest_on_what_the_nodes_knew(seed: int) -> None:
             if len(parts):
                 check_bounds(case, instance, parts.pick(slice(0, 4)), rng)
                 parts = parts_of(instance, parts)
+
+
+@pytest.mark.parametrize("seed", SEEDS[: len(KINDS) : 2])
+def test_ranges_may_be_refined_one_after_the_other(seed: int) -> None:
+    case, rng = random_case(seed), np.random.default_rng(seed)
+    instance = make(case, min(2, case.domain.groups))
+    for nodes in nodes_of(case, instance, min(2, case.domain.groups), rng):
+        parts = parts_of(instance, nodes).pick(slice(0, 4))
+        if not len(parts):
+            continue
+        assert parts.known is not None
+        before = parts.known.margins
+        for refined in refinements(instance.plan):
+            lower = check_bounds(case, instance, parts, rng, refined=refined)
+            assert bool((lower >= before).all())
+            parts, before = replace(parts, known=bound(instance, parts, ROWS, refined).known), lower
 
 
 @pytest.mark.parametrize("build", WIDE)

@@ -101,7 +101,7 @@ def make_table(tree: Tree, jacobian: Tensor, members: Tensor, down: Tensor, up: 
         first, second = (columns * change[:, slots] for change in (down, up))
         effects = torch.stack([torch.minimum(first, second).sum(3), -torch.maximum(first, second).sum(3)])
         known = torch.zeros(rows.shape[1:3], dtype=torch.bool, device=rows.device)
-        return CellTable(rows, known, effects.masked_fill_(slots < 0, 0.0), slots)
+        return CellTable(rows, known, effects, slots)  # a slot of -1 lies in no cell
     # On a CPU so few neurons at a time that what is computed on the way stays in its caches.
     most = neurons if jacobian.is_cuda else max(1, CACHED // members.numel())
     for start in range(0, neurons, most):
