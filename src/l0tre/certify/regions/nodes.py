@@ -186,7 +186,7 @@ def split_cells(tree: Tree, nodes: CellNodes, weight: Tensor | None = None) -> t
     """
     sizes = tree.sizes[nodes.cells].double()
     # Where no cell matters, or it is not known, the largest one is halved; never one of a single group.
-    score = sizes if weight is None else weight.nan_to_num() * sizes.sqrt() + 1e-300 * sizes
+    score = sizes if weight is None else weight * sizes.sqrt() + 1e-300 * sizes
     chosen = torch.where(sizes > 1, score, -1.0).argmax(1, keepdim=True)
     cell = nodes.cells.gather(1, chosen)
     shared = nodes.cells == cell
