@@ -189,7 +189,8 @@ def test_float32_stays_within_its_errors(seed: int, large: float, t: int) -> Non
     assert float((scores.double() - exact).abs().max()) <= min(after.worst, after.likely)
 
 
-def error_of_changes(network: Network, rounding: RoundOff, image: Tensor, x: Tensor) -> Error:
+def error_of_changes(network: Network, rounding: RoundOff, image: Tensor, *batches: Tensor) -> Error:
+    """Of the changes in all batches, asked for after each."""
     graph, found = network.graph, ChangeError(rounding)
     assert graph is not None
     numbers, own = bends(graph), dict[int, Tensor]()
@@ -199,7 +200,9 @@ def error_of_changes(network: Network, rounding: RoundOff, image: Tensor, x: Ten
         if place in numbers:
             found.see(numbers[place], 0, value - own[place], gate=gates(graph.operations[place]))
 
-    run(graph, x, see)
+    for x in batches:
+        run(graph, x, see)
+        found.error()
     return found.error()
 
 
@@ -219,8 +222,10 @@ def test_errors_pass_clips_where_values_do(low: float, high: float, passes: bool
     unchanged = error_of_changes(network, rounding, image, image)
     assert (unchanged.likely > 1e-4) == passes
     assert unchanged.worst >= max(low, 0.0) * 2**-24
-    # A change that takes the value above the lower limit takes the error along.
-    assert error_of_changes(network, rounding, image, torch.tensor([[0.6, 0.5]])).likely > 1e-4
+    # A change that takes the value above the lower limit takes the error along, whenever it is seen.
+    changed = torch.tensor([[0.6, 0.5]])
+    for batches in ((changed,), (image, changed), (changed, image)):
+        assert error_of_changes(network, rounding, image, *batches).likely > 1e-4
 
 
 def without_peaks(graph: Graph, image: Tensor) -> float:
