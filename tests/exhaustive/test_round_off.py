@@ -212,7 +212,7 @@ LIMITS = [(0.0, 6.0, False), (0.25, 6.0, False), (-1.0, 1.0, True), (-math.inf, 
 @pytest.mark.parametrize(("low", "high", "passes"), LIMITS)
 def test_errors_pass_clips_where_values_do(low: float, high: float, passes: bool) -> None:
     module = nn.Sequential(nn.Linear(2, 1), nn.Hardtanh(low, high), nn.Linear(1, 2)).eval().requires_grad_(False)
-    for layer, weight, bias in ((module[0], [[1e4, -1e4]], [-0.5]), (module[2], [[1.0], [0.0]], [0.0, 1.0])):
+    for layer, weight, bias in ((module[0], [[1e4, -1e4]], [-0.5]), (module[2], [[1.0], [0.0]], [0.0, 0.0])):
         layer.weight.copy_(torch.tensor(weight))  # type: ignore[operator]
         layer.bias.copy_(torch.tensor(bias))  # type: ignore[operator]
     network = l0tre.load(module, input_shape=(2,), device="cpu")
@@ -222,6 +222,9 @@ def test_errors_pass_clips_where_values_do(low: float, high: float, passes: bool
     unchanged = error_of_changes(network, rounding, image, image)
     assert (unchanged.likely > 1e-4) == passes
     assert unchanged.worst >= max(low, 0.0) * 2**-24
+    found = ChangeError(rounding)
+    found.see(0, 0, torch.tensor([[-3.0], [2.0]]), gate=not passes)
+    assert found.seen[0, 0].tolist() == [3.0 if passes else 2.0]
     # A change that takes the value above the lower limit takes the error along, whenever it is seen.
     changed = torch.tensor([[0.6, 0.5]])
     for batches in ((changed,), (image, changed), (changed, image)):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 
 import l0tre
 from l0tre.locality import fused
@@ -70,9 +70,30 @@ def test_differences_know_small_changes_that_scores_have_lost() -> None:
     torch.testing.assert_close(found.double(), want, rtol=1e-3, atol=1e-13)
 
 
+class Twice(nn.Module):
+    """What a convolution gives is read before and after a ReLU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv2d(1, 2, 3), nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x)
+        return torch.as_tensor(self.last((y + 2 * torch.relu(y)).mean((2, 3))))
+
+
+def test_what_is_read_again_stays_as_it_is() -> None:
+    torch.manual_seed(0)
+    graph = l0tre.load(Twice().eval(), input_shape=(1, 6, 6), device="cpu").graph
+    assert graph is not None
+    image, change = torch.rand(1, 6, 6), torch.randn(3, 1, 6, 6)
+    found = output_change(make_differences(graph, image, FLOAT32), change, boxes(graph, None))
+    torch.testing.assert_close(found, run(graph, image + change) - run(graph, image[None]), rtol=1e-4, atol=1e-6)
+
+
 def test_zeros_around_maps_are_left_to_convolutions() -> None:
     torch.manual_seed(0)
-    even, odd, other = nn.ZeroPad2d((2, 2, 1, 1)), nn.ZeroPad2d((0, 1, 0, 1)), nn.ConstantPad2d(1, 0.5)
+    even, odd, other = nn.ZeroPad2d((2, 2, 1, 1)), nn.ZeroPad2d((0, 1, 1, 1)), nn.ConstantPad2d(1, 0.5)
     layers = [even, nn.Conv2d(2, 3, (3, 5), padding=(1, 0)), nn.ReLU(), odd, nn.Conv2d(3, 4, 3, stride=2), other]
     module = nn.Sequential(*layers, nn.Conv2d(4, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)).eval()
     graph = l0tre.load(module, input_shape=(2, 9, 8), device="cpu").graph
