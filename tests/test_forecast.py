@@ -65,4 +65,6 @@ def test_costs_of_levels() -> None:
     costs = level_costs(plain_network(module, shape), make_domain(shape), 5, 1.0)
     assert [(cost["t"], cost["sets"], cost["points"]) for cost in costs] == [(1, 5, 25), (2, 10, 250), (3, 10, 1250)]
     assert costs[2]["seconds"] == pytest.approx(50 * costs[0]["seconds"])
+    part = level_costs(plain_network(module, shape), make_domain(shape), 5, 1e6, (1,))
+    assert part[1]["seconds"] > 1e4 * part[0]["seconds"] * part[1]["points"] / part[0]["points"]
     assert len(level_costs(plain_network(module, shape), make_domain(shape, mask=torch.arange(5) < 2), 5, 1.0)) == 2

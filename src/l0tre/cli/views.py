@@ -52,7 +52,7 @@ def inspect(
     grid = make_grid(domain, epsilon or 0.25, colours=colours)  # type: ignore[arg-type]
     engine = choose_engine(network, domain.to(network.device), grid.to(network.device))
     description = describe(engine)
-    costs = level_costs(network, domain, grid.shape[1], description.saving)
+    costs = level_costs(network, domain, grid.shape[1], description.saving, description.levels)
     why_not = cannot_certify(network)
     trial = [] if why_not else estimate_proof_costs(network, domain)
     if as_json:

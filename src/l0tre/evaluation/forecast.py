@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -110,7 +111,9 @@ def pass_seconds(batcher: Batcher, x: Tensor) -> float:
     return batcher.row_seconds
 
 
-def level_costs(network: Network, domain: Domain, points: int, saving: float) -> list[dict[str, float]]:
+def level_costs(
+    network: Network, domain: Domain, points: int, saving: float, saved: Sequence[int] = (1, 2, 3)
+) -> list[dict[str, float]]:
     """What an exhaustive search of one input costs at levels 1, 2 and 3, from a measured batch.
 
     Args:
@@ -118,6 +121,7 @@ def level_costs(network: Network, domain: Domain, points: int, saving: float) ->
         domain: What may change.
         points: Grid points of one group.
         saving: How many times less windows compute than whole forward passes.
+        saved: At which levels they do.
 
     Returns:
         For each level ``t``, ``sets`` of groups, ``points`` of all sets, and estimated ``seconds``.
@@ -126,10 +130,11 @@ def level_costs(network: Network, domain: Domain, points: int, saving: float) ->
     network.scores(batch)  # what is made only once
     began = time.monotonic()
     network.scores(batch)
-    each = (time.monotonic() - began) / MEASURED / saving
+    each = (time.monotonic() - began) / MEASURED
     levels = range(1, min(3, domain.groups) + 1)
     found = [(t, math.comb(domain.groups, t)) for t in levels]
-    return [{"t": t, "sets": n, "points": n * points**t, "seconds": n * points**t * each} for t, n in found]
+    seconds = {t: each / saving if t in saved else each for t in levels}
+    return [{"t": t, "sets": n, "points": n * points**t, "seconds": n * points**t * seconds[t]} for t, n in found]
 
 
 def duration(seconds: float) -> str:
