@@ -59,6 +59,11 @@ class Portions:
     def __init__(self, budget: int, tuning: Tuning, device: torch.device) -> None:
         self.budget, self.tuning, self.device, self.share = budget, tuning, device, 1.0
 
+    def rows(self, each: int) -> int:
+        """How many rows a batch has, of so many bytes each."""
+        useful = self.tuning.batch_bytes.on(self.device) // each
+        return max(1, int(self.share * min(max(useful, self.tuning.least_rows), self.budget // each)))
+
     def work_off(self, count: int, each: int, do: Callable[[int, int, int], None]) -> None:
         """Do rows in batches.
 
@@ -72,8 +77,7 @@ class Portions:
         """
         start = 0
         while start < count:
-            useful = self.tuning.batch_bytes.on(self.device) // each
-            step = max(1, int(self.share * min(max(useful, self.tuning.least_rows), self.budget // each)))
+            step = self.rows(each)
             try:
                 do(start, min(start + step, count), step)
             except torch.OutOfMemoryError as error:

@@ -49,7 +49,9 @@ class DifferenceScanner:
         height, width = self.graph.input_shape[1:]
         middle = (Span(height // 2, height // 2), Span(width // 2, width // 2))
         each = row_bytes(self.graph, boxes(self.graph, middle), FLOAT32)
-        return max(1, self.tuning.grid_step_bytes // each)
+        # At least a batch, which on a GPU is large.
+        batch = Portions(self.budget, self.tuning, self.level.grid.device).rows(each)
+        return max(batch, self.tuning.grid_step_bytes // each)
 
     @torch.inference_mode()
     def prepare(
