@@ -155,7 +155,7 @@ def check_run(
     for image in todo:
         if over():
             break
-        what = f"image {image.index}, {image.lower} changed"
+        what = f"input {image.index}, {image.lower} changed"
 
         def step(share: float, what: str = what) -> None:
             if over():

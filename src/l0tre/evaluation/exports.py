@@ -125,7 +125,7 @@ def _originals(
     if not originals.is_floating_point():
         raise DataError(f"inputs are of type {originals.dtype}: give them as evaluated, floats in the domain")
     if len(places) != len(originals):
-        raise DataError(f"there are {len(originals)} inputs and {len(places)} indices: give one for each image")
+        raise DataError(f"there are {len(originals)} inputs and {len(places)} indices: give one for each")
     for image in snapshot.images:
         if image.index not in places:
             raise DataError(
