@@ -168,7 +168,7 @@ def saliency(
     files = [_beside(out, number, len(wanted)) for number in range(len(wanted))]
     where = spread.where
     with stop_on_signal() as stop:
-        setups = {model: prepare(model, data, choices) for model in models}
+        setups = {model: prepare(model, data, choices, quiet=output.silent) for model in models}
         if list_layers:
             for setup in setups.values():
                 show_layers(layers(setup.network), setup.network.name, screen(), as_json=output.as_json)
