@@ -158,7 +158,7 @@ class Prover:
             bounder = WindowBounder(windowed)
         else:
             budget = min(self.memory // 2, self.tuning.form_bytes.on(images.device))
-            forms = make_form_instance(self.forward, self.prefix, instance, budget)
+            forms = make_form_instance(self.forward, self.prefix, instance, budget, self.memory // 4)
             bounder = FormBounder(forms, windowed)
         search = BoxSearch(bounder, self.domain, self.batcher, t, self.tuning, keeps=keeps)
         for row, proof in enumerate(proofs):

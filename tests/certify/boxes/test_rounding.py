@@ -72,7 +72,7 @@ def forms_of(graph: Graph, image: Tensor, label: int) -> FormInstance:
     plan = make_plan(graph, domain, torch.device("cpu"))
     rivals = AllRivals(torch.tensor([label]))
     instance = make_instance(plan, make_tree(domain, graph), domain, image[None].float(), rivals, 1, 0)
-    return make_form_instance(make_forward(plan), None, instance, 2**24)
+    return make_form_instance(make_forward(plan), None, instance, 2**24, 2**24)
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -23,7 +23,12 @@ HALVINGS = (2, 4)  # of single pixels' ranges: the finer ones only for what the 
 
 
 def disjoint_pairs(
-    windowed: Windowed, images: Tensor, cells: Tensor, pairs: Tensor, tables: Sequence[Interval]
+    windowed: Windowed,
+    images: Tensor,
+    cells: Tensor,
+    pairs: Tensor,
+    tables: Sequence[Interval],
+    stages: Sequence[tuple[int, int]] | None = None,
 ) -> list[FirstLook]:
     """Prove pairs of each image over finer and finer parts of both ranges.
 
@@ -36,29 +41,43 @@ def disjoint_pairs(
         cells: int64 ``[pixels]``.
         pairs: int64 ``[pairs, 2]``, numbers of pixels that no neuron before the dense layer sees together.
         tables: See :func:`coarse_ranges`.
+        stages: How often single ranges are halved for a table, and those of pairs that are tried with it, at the most;
+            by default the same, for each of ``HALVINGS``.
 
     Returns:
         What was found for each image.
     """
-    return [_search(windowed, image, cells, pairs, table) for image, table in zip(images.tolist(), tables, strict=True)]
+    stages = stages or tuple((halvings, halvings) for halvings in HALVINGS)
+    return [
+        _search(windowed, image, cells, pairs, table, stages)
+        for image, table in zip(images.tolist(), tables, strict=True)
+    ]
 
 
-def coarse_ranges(windowed: Windowed, images: Tensor, cells: Tensor) -> list[Interval]:
-    """For each image what the coarsest parts of ranges do to the dense layer, ``[parts * pixels, features]`` each."""
-    one = 4 * table_bytes(windowed, cells)
+def coarse_ranges(windowed: Windowed, images: Tensor, cells: Tensor, halvings: int | None = None) -> list[Interval]:
+    """For each image what parts of ranges do to the dense layer, ``[parts * pixels, features]`` each.
+
+    Args:
+        windowed: See :func:`disjoint_pairs`.
+        images: Likewise.
+        cells: Likewise.
+        halvings: Of the ranges; default the first of ``HALVINGS``.
+    """
+    halvings = HALVINGS[0] if halvings is None else halvings
+    one = 4 * table_bytes(windowed, cells, halvings)
     # A GPU would wait for the many small steps of one image.
     together = max(1, min(TOGETHER, windowed.budget // one))
     return [
         table
         for start in range(0, len(images), together)
-        for table in _ranges(windowed, images[start : start + together].tolist(), cells, HALVINGS[0])
+        for table in _ranges(windowed, images[start : start + together].tolist(), cells, halvings)
     ]
 
 
-def table_bytes(windowed: Windowed, cells: Tensor) -> int:
-    """Memory that the coarsest table of one image takes."""
+def table_bytes(windowed: Windowed, cells: Tensor, halvings: int | None = None) -> int:
+    """Memory that one table of :func:`coarse_ranges` takes."""
     width, features = windowed.instance.members.shape[1], windowed.weights.shape[-1]
-    parts: int = 2 ** HALVINGS[0]
+    parts: int = 2 ** (HALVINGS[0] if halvings is None else halvings)
     return 16 * len(cells) * parts * (1 + width) * features
 
 
@@ -68,24 +87,31 @@ def hulls(tables: Sequence[Interval], cells: Tensor) -> Interval:
     return torch.stack([low for low, _ in whole]), torch.stack([high for _, high in whole])
 
 
-def _search(windowed: Windowed, image: int, cells: Tensor, pairs: Tensor, leaves: Interval) -> FirstLook:
-    """The same for one image, whose table of the coarsest parts is given."""
+def _search(
+    windowed: Windowed,
+    image: int,
+    cells: Tensor,
+    pairs: Tensor,
+    leaves: Interval,
+    stages: Sequence[tuple[int, int]],
+) -> FirstLook:
+    """The same for one image, whose first table is given."""
     open_ = torch.cat([pairs, torch.zeros_like(pairs)], 1)  # two pixels, a part of each one's range
     proved, bounded, level = Fraction(0), 0, 0
-    for finest in HALVINGS:
+    for finest, deepest in stages:
         if not len(open_):
             break
-        if finest > HALVINGS[0]:
+        if finest > stages[0][0]:
             (leaves,) = _ranges(windowed, [image], cells, finest)
         bounded += len(cells) * 2**finest
-        for depth in range(level, finest + 1):
+        for depth in range(level, deepest + 1):
             if depth > level:
                 if too_many(open_, depth, 1):
                     break
                 open_, level = children(open_, depth), depth
             sums = _Sums(windowed, image, _hull(leaves, level, len(cells)), len(cells))
             sample = torch.zeros(len(open_), dtype=torch.bool, device=open_.device)
-            sample[::SAMPLE] = level < HALVINGS[-1]
+            sample[::SAMPLE] = level < stages[-1][1]
             safe = look(open_, torch.zeros_like(open_[:, 0]), sample, sums.prove)
             bounded += len(open_)
             proved += Fraction(int(safe.sum()), 4**level)

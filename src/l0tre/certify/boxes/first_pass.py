@@ -21,6 +21,7 @@ __all__ = ["disjoint_by_ranges", "first_pass", "joined", "split_pairs"]
 
 SINGLE_HALVINGS = 4  # of the range of every value, for the table of single pixels
 PAIR_HALVINGS = 4  # of the boxes of two pixels that are near
+APART_HALVINGS = 4  # of single ranges, where forms decide what ranges leave: of whole pairs, since parts hardly help
 TRIPLE_HALVINGS = 2  # of the boxes of three pixels: hardly any is proved whole
 ENTRIES = 2**22  # numbers of a table that are worked on at a time
 
@@ -65,19 +66,24 @@ def split_pairs(windowed: Windowed, cells: Tensor, pairs: Tensor) -> tuple[Tenso
 
 
 def disjoint_by_ranges(windowed: Windowed, images: Tensor, cells: Tensor, pairs: Tensor) -> list[FirstLook]:
-    """Pairs of pixels that no neuron before the dense layer sees together, if layers follow; a look for each image."""
+    """Pairs of pixels that no neuron before the dense layer sees together, if layers follow; a look for each image.
+
+    Whole ranges alone: forms decide what these leave, with fewer boxes than parts would be.
+    """
     return [
         found
-        for part, tables in _coarse_tables(windowed, images, cells)
-        for found in disjoint_pairs(windowed, part, cells, pairs, tables)
+        for part, tables in _coarse_tables(windowed, images, cells, APART_HALVINGS)
+        for found in disjoint_pairs(windowed, part, cells, pairs, tables, ((APART_HALVINGS, 0),))
     ]
 
 
-def _coarse_tables(windowed: Windowed, images: Tensor, cells: Tensor) -> Iterator[tuple[Tensor, list[Interval]]]:
+def _coarse_tables(
+    windowed: Windowed, images: Tensor, cells: Tensor, halvings: int | None = None
+) -> Iterator[tuple[Tensor, list[Interval]]]:
     """Some images at a time, and what all their single pixels can do to the dense layer."""
-    most = max(1, windowed.budget // (4 * table_bytes(windowed, cells)))
+    most = max(1, windowed.budget // (4 * table_bytes(windowed, cells, halvings)))
     for part in images.split(most):
-        yield part, coarse_ranges(windowed, part, cells)
+        yield part, coarse_ranges(windowed, part, cells, halvings)
 
 
 def joined(found: Sequence[FirstLook], owners: Sequence[Tensor], images: Tensor) -> FirstLook:

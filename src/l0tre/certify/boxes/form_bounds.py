@@ -15,6 +15,7 @@ from torch import Tensor
 from l0tre.certify.boxes.forward_forms import Forms, Forward, add, carry, item_bytes
 from l0tre.certify.boxes.joints import Joint, apart, extents, find_joints
 from l0tre.certify.boxes.rounding import ELEMENT, drifts
+from l0tre.certify.boxes.single_tables import SingleTables
 from l0tre.certify.boxes.tail import MarginErrors, Tail, lower_margins, make_margin_errors, make_tail, products
 from l0tre.certify.boxes.window_forms import Items, LocalNetwork, spread, stages
 from l0tre.certify.regions.nodes import BoxNodes
@@ -37,6 +38,7 @@ class FormInstance:
         drift: How far the images' own values are off, see ``rounding.drifts``.
         errors: What that can do to margins.
         budget: Bytes for what is carried together.
+        singles: Forms of single groups, for the sets that they are in.
     """
 
     forward: Forward
@@ -48,15 +50,27 @@ class FormInstance:
     drift: dict[int, Tensor]
     errors: MarginErrors
     budget: int
+    singles: SingleTables
 
 
-def make_form_instance(forward: Forward, windows: LocalNetwork | None, instance: Instance, budget: int) -> FormInstance:
-    """Prepare images."""
+def make_form_instance(
+    forward: Forward, windows: LocalNetwork | None, instance: Instance, budget: int, room: int
+) -> FormInstance:
+    """Prepare images.
+
+    Args:
+        forward: The network.
+        windows: Its first layers, where pixels alone are carried in windows.
+        instance: The images.
+        budget: Bytes for what is carried together.
+        room: Bytes for forms of single groups that are kept.
+    """
     tail = make_tail(forward.plan, instance.rows.shape[1])
     joints = find_joints(forward.plan, tail.start)  # forms are wanted there, so they are added there at the latest
     drift = drifts(forward.plan, instance.images, instance.base)
     errors = make_margin_errors(forward, instance, tail, drift)
-    return FormInstance(forward, joints, tail, windows, instance, extents(instance), drift, errors, budget)
+    singles = SingleTables(room)
+    return FormInstance(forward, joints, tail, windows, instance, extents(instance), drift, errors, budget, singles)
 
 
 def form_bounds(forms: FormInstance, nodes: BoxNodes) -> tuple[Tensor, Tensor]:
@@ -154,8 +168,16 @@ def _together(forms: FormInstance, way: _Way, nodes: BoxNodes) -> Forms:
         assert forms.windows is not None
         return _in_windows(forms, forms.windows, nodes, way.place, way.extent)
     alone, where = _distinct(nodes)
-    single = [_alone(forms, way.place, part) for part in _singles(forms, way.place, alone)]
-    table = Forms(torch.cat([part.linear for part in single]), torch.cat([part.error for part in single]))
+
+    def carry_alone(single: BoxNodes) -> Forms:
+        found = [_alone(forms, way.place, part) for part in _singles(forms, way.place, single)]
+        return Forms(torch.cat([part.linear for part in found]), torch.cat([part.error for part in found]))
+
+    # Where nothing has bent yet forms are exact, and a group that is the whole set is in no other one.
+    if way.place > forms.joints[0].place and nodes.cells.shape[1] > 1:
+        table = forms.singles.joined(forms.instance, way.place, alone, carry_alone)
+    else:
+        table = carry_alone(alone)
     return add([table.pick(where[:, place]) for place in range(nodes.cells.shape[1])])
 
 
