@@ -225,6 +225,10 @@ def test_errors_pass_clips_where_values_do(low: float, high: float, passes: bool
     found = ChangeError(rounding)
     found.see(0, 0, torch.tensor([[-3.0], [2.0]]), gate=not passes)
     assert found.seen[0, 0].tolist() == [3.0 if passes else 2.0]
+    # Values that are arranged in another way than the source's count for all.
+    found.see(0, 0, torch.tensor([[4.0], [1.0]]), gate=False, whole=(2, 1, 1))
+    assert found.seen[0, 0].shape == (1,)
+    assert float(found.seen[0, 0]) == 4.0
     # A change that takes the value above the lower limit takes the error along, whenever it is seen.
     changed = torch.tensor([[0.6, 0.5]])
     for batches in ((changed,), (image, changed), (changed, image)):

@@ -90,6 +90,7 @@ def _watch(changes: GroupChanges, error: ChangeError) -> Callable[[int, int, Ten
     operations, numbers = changes.around.graph.operations, bends(changes.around.graph)
 
     def see(place: int, slot: int, change: Tensor) -> None:
-        error.see(numbers[place], slot, change, gate=gates(operations[place]))
+        whole = changes.around.base[operations[place].inputs[slot]].shape[1:]
+        error.see(numbers[place], slot, change, gate=gates(operations[place]), whole=whole)
 
     return see

@@ -6,6 +6,8 @@ small in most layers, so that a neuron that is far below zero for the image stay
 each channel: of all positions together, as every group should move every position of a channel alike.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -32,7 +34,7 @@ class ChangeError:
         self._allowed: dict[tuple[int, int], Tensor] = {}
         self._error: Error | None = None
 
-    def see(self, number: int, slot: int, change: Tensor, *, gate: bool) -> None:
+    def see(self, number: int, slot: int, change: Tensor, *, gate: bool, whole: Sequence[int] = ()) -> None:
         """Look at changes of what an operation reads, ``[rows, C, height, width]`` or ``[rows, ...]``.
 
         Args:
@@ -41,14 +43,16 @@ class ChangeError:
             change: The new values less the image's own. If they are not arranged as in the source, where imported
                 operations were merged, all of them count for each.
             gate: Whether only growth counts (see ``rounding.gates``).
+            whole: Shape of one sample's values, of which the change may be a window; default that of the change.
         """
-        own = self.rounding.own[number][slot].shape
+        own = tuple(self.rounding.own[number][slot].shape[1:])
+        same = own == tuple(whole or change.shape[1:])
         over: tuple[int, ...] = tuple(range(change.ndim))
         shape: tuple[int, ...] = ()
-        if change.ndim == len(own) == 4 and change.shape[1] == own[1]:
+        if same and change.ndim == 4:
             over, shape = (0, 2, 3), (-1, 1, 1)
-        elif change.shape[1:] == own[1:]:
-            over, shape = (0,), own[1:]
+        elif same:
+            over, shape = (0,), own
         most = change.amax(over)
         most = (most.clamp(min=0) if gate else torch.maximum(most, -change.amin(over))).reshape(shape)
         before = self.seen.get((number, slot))
