@@ -259,13 +259,31 @@ def convolve_window(plan: LocalPlan, operation: Operation, value: Tensor, now: B
         # The other way round: what every input adds to its outputs, without multiplying the zeros around it.
         key = ("turned", id(weight))
         if key not in plan.matrices:
-            plan.matrices[key] = weight.transpose(0, 1).flip(2, 3).contiguous()
-        full = F.conv_transpose2d(flat, plan.matrices[key], dilation=operation.ints("dilation"))
+            turned = weight.transpose(0, 1).flip(2, 3)
+            plan.matrices[key] = (turned.permute(2, 3, 0, 1) if weight.dtype == torch.float64 else turned).contiguous()
+        spread = _spread if weight.dtype == torch.float64 else F.conv_transpose2d
+        full = spread(flat, plan.matrices[key], dilation=operation.pair("dilation"))
         reached = (reach(operation, [now[0]], 0), reach(operation, [now[1]], 1))
         result = shifted(full, reached, box)
     else:
         result = windows(flat)
     return result.reshape(*value.shape[:3], *out)
+
+
+def _spread(x: Tensor, weight: Tensor, *, dilation: tuple[int, int]) -> Tensor:
+    """What inputs ``[n, C, rows, columns]`` add to outputs by weights ``[height, width, C, out]``: a product for each.
+
+    In float64, PyTorch has one small product for each of the ``n`` instead.
+    """
+    n, _, rows, columns = x.shape
+    height, width, _, out = weight.shape
+    flat = x.permute(0, 2, 3, 1).reshape(-1, x.shape[1])
+    found = x.new_zeros(n, rows + (height - 1) * dilation[0], columns + (width - 1) * dilation[1], out)
+    for i in range(height):
+        for j in range(width):
+            top, left = i * dilation[0], j * dilation[1]
+            found[:, top : top + rows, left : left + columns] += (flat @ weight[i, j]).view(n, rows, columns, out)
+    return found.permute(0, 3, 1, 2).contiguous()
 
 
 def common_part(value: Tensor, now: Box, wanted: Box) -> tuple[Tensor, Box]:
