@@ -17,7 +17,7 @@ from l0tre.testgen.goals import Goals, Target
 from l0tre.testgen.sweep import Ranked
 from l0tre.testgen.units import Bench, Desk
 
-__all__ = ["PATIENCE", "climb", "slope_of"]
+__all__ = ["climb", "slope_of"]
 
 BEAMS = 2  # inputs that go on for each neuron
 PROPOSED = 2  # groups that each kind of gradient proposes for an input

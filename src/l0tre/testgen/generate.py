@@ -18,7 +18,7 @@ from l0tre.memory import default_budget
 from l0tre.model.network import Network
 from l0tre.testgen.ascent import ascend
 from l0tre.testgen.bounds import CLOSE_HALVINGS
-from l0tre.testgen.climb import PATIENCE, climb
+from l0tre.testgen.climb import climb
 from l0tre.testgen.found import FAR, Found
 from l0tre.testgen.goals import Goals, make_goals
 from l0tre.testgen.sweep import KEPT, Ranked, corner_points, sweep
@@ -211,8 +211,6 @@ def _search(bench: Bench, desk: Desk, _: SuiteSettings, state: SuiteState) -> It
         for step, cost in enumerate(climb(desk, bench, layer, chosen, ranked), start=2):
             state.queries += cost
             yield f"{target.layer.name}, {step} changes"
-    if bench.most <= min(PATIENCE, bench.domain.groups - 1):
-        return  # no climb was given up before its end
     for layer, target in enumerate(goals.targets):
         for look in (transfer, ascend, transfer):
             if bool((state.found.distance[target.layer.place] >= FAR).any()):
