@@ -57,6 +57,7 @@ CASES = {
     "6x200-pgd": Case("MNIST_6x200_PGD.onnx", "mnist", MNIST),
     "cifar10-attack": Case("cifar10-attack", "cifar10"),
     "cifar10-resnet20": Case("cifar10-resnet20", "cifar10"),
+    "cifar10-convsmall-pgd": Case("CIFAR_ConvSmallPGD.onnx", "cifar10"),
     "table-mlp": Case("mlp", "table"),
     "cifar10-attack-values": Case("cifar10-attack", "cifar10", unit="feature"),
     "cifar10-resnet20-values": Case("cifar10-resnet20", "cifar10", unit="feature"),
