@@ -82,9 +82,6 @@ TUNING = {
     ),
     "tune-table": _Recipe(lambda: _dense(30, (48, 48), 4), "table", CrossEntropy(), 4_000, 60),
     "tune-residual": _Recipe(lambda: resnet(8, 2), "cifar10", CrossEntropy(), COLOUR[1] - COLOUR[0], 12),
-    "tune-residual-l2": _Recipe(
-        lambda: resnet(8, 1), "cifar10", Adversarial("l2", 0.5, 0.2, 4), COLOUR[1] - COLOUR[0], 6
-    ),
     "tune-colour": _Recipe(lambda: _pooled(3, 32, (16, 32)), "cifar10", CrossEntropy(), COLOUR[1] - COLOUR[0], 8),
 }
 

@@ -16,6 +16,7 @@ from l0tre.attacks.first_order import first_order_gains, group_sums
 from l0tre.attacks.grow import grow
 from l0tre.attacks.meter import Meter
 from l0tre.attacks.rows import lowest
+from l0tre.attacks.saliency import descend
 from l0tre.attacks.task import AttackTask, keep_smaller
 from l0tre.exhaustive.accumulate import changed_groups, flipped
 
@@ -23,6 +24,7 @@ __all__ = ["STEPS", "Sides", "approach", "between", "from_all_sides", "linear", 
 
 SURPRISE = 2  # times as many groups as the first linear model promised: the network bends
 SMALL = 8  # groups up to which an input that was grown is good enough
+LARGE, DESCENT = 16, 120  # with more groups than this where a network bends, the last so many passes are for descent
 STEPS = 15  # of one approach, two passes each
 PACE = 0.5  # an average over t steps gives the newest one the weight t ** -PACE
 FEWER, MORE = 0.75, 1.5  # shares of its changed groups between which an input has its successor's
@@ -91,13 +93,17 @@ def from_all_sides(
     grow(meter, task, best, grown, limit)
     sides.bent[grown] = task.sizes(best)[grown] < before
     rows = rows[~(sides.bent[rows] & (task.sizes(best)[rows] <= SMALL))]
-    nearest = torch.full_like(rows, -1)
     before = task.sizes(best)[rows]
-    approach(meter, task, best, rows, nearest, limit, above=torch.ones_like(rows, dtype=torch.bool))
+    approach(meter, task, best, rows, torch.full_like(rows, -1), limit, above=torch.ones_like(rows, dtype=torch.bool))
     after = task.sizes(best)[rows]
-    _, slopes, _ = approach(meter, task, best, rows, nearest, limit, steps=BETWEEN, chance=generator)
+    sides.above[rows] = after < before
+    # Where neither leads near, many small steps may. With more left than this takes, they have a turn of their own later.
+    lost = torch.isin(rows, grown) & (after > LARGE) & ((limit - meter.spent)[rows] <= DESCENT)
+    descend(meter, task, best, rows[lost], limit)
+    rows, after = rows[~lost], after[~lost]
+    _, slopes, _ = approach(meter, task, best, rows, torch.full_like(rows, -1), limit, steps=BETWEEN, chance=generator)
     sides.between[rows] = task.sizes(best)[rows] < after
-    sides.above[rows] = (after < before) & ~sides.between[rows]
+    sides.above[rows] &= ~sides.between[rows]
     sides.slopes[rows] = slopes
 
 

@@ -11,7 +11,7 @@ from l0tre.attacks.meter import Meter
 from l0tre.attacks.task import AttackTask, keep_smaller
 from l0tre.exhaustive.accumulate import flipped, tighten
 
-__all__ = ["saliency"]
+__all__ = ["descend", "saliency"]
 
 RATE = 1.0  # first step length, in shares of a value's range; falls to a tenth along a cosine
 SMOOTHING = 1e-3  # squared share of the range at which a group counts as half changed
@@ -36,15 +36,22 @@ def saliency(meter: Meter, task: AttackTask, best: Tensor, limit: Tensor) -> Ten
         float32 ``[images, values]``, inputs that are no larger.
     """
     best = meter.working_copy(best)
+    every = torch.arange(len(best), device=best.device)
+    descend(meter, task, best, every, limit)
+    return best
+
+
+def descend(meter: Meter, task: AttackTask, best: Tensor, rows: Tensor, limit: Tensor) -> None:
+    """As :func:`saliency`, for some images (int64 ``rows``); improves ``best`` in place."""
     block = max(1, meter.memory // (4 * ARRAYS * task.images.shape[1]))
     left = limit - meter.spent
-    todo = ((task.sizes(best) > task.enough) & (left >= 2)).nonzero()[:, 0]
+    todo = rows[((task.sizes(best) > task.enough) & (left >= 2))[rows]]
     if not len(todo):
-        return best
+        return
     steps = max(1, int((1 - RESTORING) * left[todo].min()) // 2)
-    for rows in todo.split(block):
-        part = task.part(rows)
-        found = _descend(meter, part, rows, steps)
+    for some in todo.split(block):
+        part = task.part(some)
+        found = _descend(meter, part, some, steps)
         hits = (part.sizes(found) <= min(LARGEST, task.domain.groups)).nonzero()[:, 0]
         smaller, queries = tighten(
             meter.batcher,
@@ -53,12 +60,11 @@ def saliency(meter: Meter, task: AttackTask, best: Tensor, limit: Tensor) -> Ten
             part.specification.pick(hits),
             found[hits],
             meter.halted,
-            (limit - meter.spent)[rows[hits]],
+            (limit - meter.spent)[some[hits]],
         )
-        meter.charge(rows[hits], queries)
+        meter.charge(some[hits], queries)
         found[hits] = smaller
-        best[rows] = keep_smaller(part, best[rows], found)
-    return best
+        best[some] = keep_smaller(part, best[some], found)
 
 
 def _descend(meter: Meter, task: AttackTask, owner: Tensor, steps: int) -> Tensor:
