@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from l0tre.api.attack import attack_details
 from l0tre.attacks.grow import grow
 from l0tre.attacks.meter import Meter
+from l0tre.attacks.saliency import descend
 from l0tre.attacks.task import AttackTask
 from l0tre.domain import make_domain
 from l0tre.objective import AllRivals
@@ -52,6 +53,15 @@ def test_no_more_is_spent_than_given_and_no_input_gets_larger() -> None:
         assert torch.equal(best[0], known)
         assert int(meter.spent[1]) <= limit
         assert bool(best[1].any()) == (limit >= 20)
+
+
+def test_descent_for_some_images_leaves_the_others_alone() -> None:
+    meter, task = start(3)
+    best = task.images.clone()
+    descend(meter, task, best, torch.tensor([1]), torch.tensor([100, 80, 100]))
+    assert best.any(1).tolist() == [False, True, False]
+    assert meter.spent[[0, 2]].tolist() == [0, 0]
+    assert 2 <= int(meter.spent[1]) <= 80
 
 
 def test_the_attack_notices_that_linear_models_promise_too_much() -> None:

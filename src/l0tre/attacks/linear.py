@@ -97,7 +97,7 @@ def from_all_sides(
     approach(meter, task, best, rows, torch.full_like(rows, -1), limit, above=torch.ones_like(rows, dtype=torch.bool))
     after = task.sizes(best)[rows]
     sides.above[rows] = after < before
-    # Where neither leads near, many small steps may. With more left than this takes, they have a turn of their own later.
+    # Where neither leads near, many small steps may; with more left than this takes, they have a turn of their own.
     lost = torch.isin(rows, grown) & (after > LARGE) & ((limit - meter.spent)[rows] <= DESCENT)
     descend(meter, task, best, rows[lost], limit)
     rows, after = rows[~lost], after[~lost]
