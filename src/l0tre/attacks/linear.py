@@ -24,7 +24,7 @@ __all__ = ["STEPS", "Sides", "approach", "between", "from_all_sides", "linear", 
 
 SURPRISE = 2  # times as many groups as the first linear model promised: the network bends
 SMALL = 8  # groups up to which an input that was grown is good enough
-LARGE, DESCENT = 16, 120  # with more groups than this where a network bends, the last so many passes are for descent
+LARGE = 16  # groups beyond which an image where a network bends is left to descent
 STEPS = 15  # of one approach, two passes each
 PACE = 0.5  # an average over t steps gives the newest one the weight t ** -PACE
 FEWER, MORE = 0.75, 1.5  # shares of its changed groups between which an input has its successor's
@@ -97,8 +97,8 @@ def from_all_sides(
     approach(meter, task, best, rows, torch.full_like(rows, -1), limit, above=torch.ones_like(rows, dtype=torch.bool))
     after = task.sizes(best)[rows]
     sides.above[rows] = after < before
-    # Where neither leads near, many small steps may; with more left than this takes, they have a turn of their own.
-    lost = torch.isin(rows, grown) & (after > LARGE) & ((limit - meter.spent)[rows] <= DESCENT)
+    # Where neither leads near, many small steps may, and gradients between the corners say as little as those here.
+    lost = torch.isin(rows, grown) & (after > LARGE)
     descend(meter, task, best, rows[lost], limit)
     rows, after = rows[~lost], after[~lost]
     _, slopes, _ = approach(meter, task, best, rows, torch.full_like(rows, -1), limit, steps=BETWEEN, chance=generator)
