@@ -145,7 +145,7 @@ def test_too_many_points_are_refused_with_a_way_out() -> None:
 def test_images_outside_the_box_are_refused_by_number() -> None:
     images = torch.zeros(3, 4)
     images[2, 1] = 1.5
-    with pytest.raises(DataError, match=r"image 12 has the value 1\.5 at position 1"):
+    with pytest.raises(DataError, match=r"input 12 has the value 1\.5 at position 1"):
         make_domain((4,)).check(images, (10, 11, 12))
     with pytest.raises(DataError, match="shape"):
         make_domain((5,)).check(images, (0, 1, 2))

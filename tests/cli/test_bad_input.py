@@ -54,7 +54,7 @@ def broken(images: np.ndarray, labels: np.ndarray, kind: str) -> dict[str, Any]:
         ("negative labels", ["input 0", "0 or more"]),
         ("fractional labels", ["input 0", ".5", "whole number"]),
         ("nan labels", ["input 0", "nan", "whole number"]),
-        ("text labels", ["label 3", "classes 0 to 2"]),
+        ("text labels", ["names 6 classes", "has 3"]),
         ("one-hot labels", ["(6, 3)", "one whole number for each input"]),
         ("empty", ["no inputs"]),
         ("no arrays", ["name it x"]),
