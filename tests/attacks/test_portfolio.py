@@ -101,7 +101,7 @@ def test_all_images_together_never_have_more_than_their_budgets(total: int) -> N
 
 
 def test_methods_without_work_rest_until_something_changes() -> None:
-    learner = make_learner(["local", "rank"], 2, torch.device("cpu"))
+    learner = make_learner(["local", "rank"], 2, 9, torch.device("cpu"))
     ten, none = torch.tensor([10, 10]), torch.tensor([0, -1])
     learner.learn(1, ten, ten, none)
     assert learner.idle.tolist() == [[False, False], [True, False]]
@@ -113,7 +113,7 @@ def test_methods_without_work_rest_until_something_changes() -> None:
 
 
 def test_only_values_between_the_ends_are_left_where_all_smaller_sets_were_tried() -> None:
-    learner = make_learner(["local", "exact", "values"], 4, torch.device("cpu"))
+    learner = make_learner(["local", "exact", "values"], 4, 9, torch.device("cpu"))
     sizes = torch.tensor([3, 3, 4, 3])
     learner.learn(1, sizes, torch.tensor([3, 2, 4, 3]), torch.tensor([50, 50, 50, 0]))
     assert learner.settled.tolist() == [True, False, False, False]
@@ -121,6 +121,13 @@ def test_only_values_between_the_ends_are_left_where_all_smaller_sets_were_tried
     assert learner.choose(torch.Generator().manual_seed(0)).tolist()[0] == 2
     learner.learn(2, sizes, torch.tensor([2, 3, 4, 3]), torch.tensor([20, -1, -1, -1]))
     assert not bool(learner.settled.any())
+
+
+def test_nothing_is_settled_where_no_input_is_known() -> None:
+    learner = make_learner(["exact", "search"], 1, 2, torch.device("cpu"))
+    learner.learn(0, torch.tensor([3]), torch.tensor([3]), torch.tensor([12]))
+    assert not bool(learner.settled)
+    assert learner.resting[:, 0].tolist() == [True, False]
 
 
 def test_images_that_are_settled_cost_nothing_more_if_no_method_goes_between_the_ends() -> None:
@@ -136,8 +143,10 @@ def test_images_that_are_settled_cost_nothing_more_if_no_method_goes_between_the
 
 
 def test_nothing_is_chosen_where_all_rest() -> None:
-    learner = make_learner(["local"], 1, torch.device("cpu"))
-    idle = Learner(learner.names, learner.removed, learner.passes, torch.ones(1, 1, dtype=torch.bool), learner.settled)
+    learner = make_learner(["local"], 1, 9, torch.device("cpu"))
+    idle = Learner(
+        learner.names, learner.removed, learner.passes, torch.ones(1, 1, dtype=torch.bool), learner.settled, 9
+    )
     assert idle.choose(torch.Generator()).tolist() == [-1]
 
 

@@ -42,6 +42,7 @@ class Learner:
         passes: What they took.
         idle: Methods that found nothing to do; they rest until the image's input is another one.
         settled: bool ``[images]``, all sets of one group less were tried, so nothing smaller is at the ends of ranges.
+        groups: How many there are; a size above that stands for no input yet, of which nothing is settled.
     """
 
     names: tuple[str, ...]
@@ -49,6 +50,7 @@ class Learner:
     passes: Tensor
     idle: Tensor
     settled: Tensor
+    groups: int
 
     @property
     def resting(self) -> Tensor:
@@ -89,14 +91,17 @@ class Learner:
         self.idle[:, better] = False
         self.idle[method] |= (passes == 0) & ~better
         if self.names[method] == "exact":
-            self.settled[(passes > 0) & (before <= max(LEVELS) + 1)] = True
+            tried = (passes > 0) & (before <= max(LEVELS) + 1)
+            self.settled[tried & (before <= self.groups)] = True
+            self.idle[method] |= tried & ~better
         self.settled[better] = False
 
 
-def make_learner(names: Sequence[str], images: int, device: torch.device) -> Learner:
+def make_learner(names: Sequence[str], images: int, groups: int, device: torch.device) -> Learner:
     """Nothing is known yet."""
     nothing = torch.zeros(len(names), images, device=device)
-    return Learner(tuple(names), nothing, nothing.clone(), nothing.bool(), torch.zeros_like(nothing[0]).bool())
+    settled = torch.zeros_like(nothing[0]).bool()
+    return Learner(tuple(names), nothing, nothing.clone(), nothing.bool(), settled, groups)
 
 
 def portfolio(
@@ -123,7 +128,7 @@ def portfolio(
     images = len(task.images)
     limit = torch.full_like(meter.spent, total // max(1, images))
     learned = [name for name in names if name in FIRST_RATES]
-    learner = make_learner(learned, images, meter.spent.device)
+    learner = make_learner(learned, images, task.domain.groups, meter.spent.device)
     if "local" in names and not meter.halted():
         share = meter.spent + (OPENING * (limit - meter.spent)).long().clamp(min=FEW)
         _play(meter, learner, learned.index("local"), torch.minimum(share, limit), sizes, turn)
@@ -146,7 +151,7 @@ def portfolio(
         settled = learner.settled.clone()
         if "exact" in learned:
             # What settles an image comes first where it costs no more than a turn.
-            small = open_ & ~settled & (sizes() <= max(LEVELS) + 1)
+            small = open_ & ~settled & (sizes() <= min(max(LEVELS) + 1, task.domain.groups))
             if bool(small.any()):
                 end = torch.where(small, part, meter.spent)
                 _play(meter, learner, learned.index("exact"), end, sizes, turn, whole=False)
