@@ -184,10 +184,10 @@ def _checked(trial: Trial, space: Space, nodes: Nodes) -> tuple[Tensor, Nodes]:
 def _checked_by_forms(trial: Trial, space: Space, nodes: BoxNodes) -> Tensor:
     """Which boxes the checker proves by bounds carried forwards."""
     assert trial.network.exact is not None
-    domain, t = trial.subject.domain, nodes.cells.shape[1]
+    domain = trial.subject.domain
     graph, order = with_margins(trial.network.exact, trial.target.label), torch.arange(domain.groups)
     bounder = make_bounder(graph, trial.subject.image, domain, order, CPU, MEMORY)
-    forward = make_forward(bounder, t)
+    forward = make_forward(bounder)
     groups = space.tree.order[nodes.cells - space.tree.slots]
     place = bounder.scope.positions[groups]
     own = torch.nn.functional.pad(bounder.own[0].flatten(), (0, 1))[place]

@@ -98,4 +98,4 @@ def test_bounds_hold_at_points(name: str, seed: int) -> None:
     groups = instance.tree.order[nodes.cells - instance.tree.slots]
     own = nn.functional.pad(case.image.flatten().double(), (0, 1))[places]
     moves = ((end - own).where(places < case.image.numel(), 0.0) for end in (low, high))
-    assert bool((box_margins(make_forward(bounder, 2), groups, *moves) <= least.amin(1) + 1e-9).all())
+    assert bool((box_margins(make_forward(bounder), groups, *moves) <= least.amin(1) + 1e-9).all())

@@ -22,11 +22,11 @@ CPU = torch.device("cpu")
 SPARE = 1e-9  # between two ways to compute a margin
 
 
-def prepared(case: Case, t: int, memory: int = 2**24) -> tuple[Graph, Forward]:
+def prepared(case: Case, memory: int = 2**24) -> tuple[Graph, Forward]:
     assert case.network.exact is not None
     graph = with_margins(case.network.exact, case.label)
     bounder = make_bounder(graph, case.image.float(), case.domain, torch.arange(case.domain.groups), CPU, memory)
-    return graph, make_forward(bounder, t)
+    return graph, make_forward(bounder)
 
 
 def local_case(seed: int) -> Case:
@@ -77,7 +77,7 @@ def test_forms_are_below_all_points_and_close_over_small_boxes(kind: str, t: int
     torch.manual_seed(t)
     for seed in range(3):
         case = make_case(kind, seed)
-        graph, forward = prepared(case, t)
+        graph, forward = prepared(case)
         for width in (1.0, 0.01):
             boxes = some(case, forward, t, width)
             bounds, truth = box_margins(forward, *boxes), sampled(case, graph, forward, *boxes)
@@ -89,7 +89,7 @@ def test_forms_are_below_all_points_and_close_over_small_boxes(kind: str, t: int
 @pytest.mark.parametrize("seed", range(4))
 def test_windows_give_what_whole_maps_give(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     case = local_case(seed)
-    graph, forward = prepared(case, 2)
+    graph, forward = prepared(case)
     torch.manual_seed(seed)
     boxes = some(case, forward, 2, 0.3)
     boxes[0][:6, 1] = boxes[0][:6, 0] + 1  # neighbours
@@ -98,11 +98,11 @@ def test_windows_give_what_whole_maps_give(seed: int, monkeypatch: pytest.Monkey
     bounds = box_margins(forward, *boxes)
     assert (bounds <= sampled(case, graph, forward, *boxes) + SPARE).all()
     monkeypatch.setattr(windows, "SHARE", 0.0)
-    _, whole = prepared(case, 2)
+    _, whole = prepared(case)
     assert len(whole.local.reach) == 1
     assert torch.allclose(bounds, box_margins(whole, *boxes), atol=0.02, rtol=0.02)
     monkeypatch.undo()
-    _, small = prepared(case, 2, memory=2**12)  # one at a time
+    _, small = prepared(case, memory=2**12)  # one at a time
     assert torch.allclose(bounds, box_margins(small, *boxes), atol=1e-12)
 
 
@@ -121,7 +121,7 @@ def test_pixels_that_no_kernel_reads_change_nothing(padding: int) -> None:
     module(torch.zeros(1, 1, 16, 16))
     network, image = l0tre.load(module, input_shape=(1, 16, 16), device="cpu"), torch.rand(1, 16, 16)
     case = Case(network, image, make_domain((1, 16, 16)), int(network.replay(image).argmax()))
-    graph, forward = prepared(case, 1)
+    graph, forward = prepared(case)
     assert len(forward.local.reach) > 4
     groups = torch.arange(256)[:, None]
     boxes = (groups, *whole_boxes(forward.bounder.scope, groups))
@@ -135,7 +135,7 @@ def test_pixels_that_no_kernel_reads_change_nothing(padding: int) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_sums_and_interactions_are_below_all_points(seed: int) -> None:
     case = local_case(seed)
-    graph, forward = prepared(case, 2)
+    graph, forward = prepared(case)
     torch.manual_seed(seed)
     groups = torch.arange(case.domain.groups)
     singles = effects_of(forward, groups[:, None], 2)
@@ -162,7 +162,7 @@ def test_sums_and_interactions_are_below_all_points(seed: int) -> None:
 
 def test_numbers_that_are_none_prove_nothing() -> None:
     case = local_case(0)
-    _, forward = prepared(case, 2)
+    _, forward = prepared(case)
     boxes = some(case, forward, 2, 0.5)
     boxes[1][3, 0, 0] = math.nan
     boxes[1][4, 0, 0] = -math.inf

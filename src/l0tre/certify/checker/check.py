@@ -161,8 +161,8 @@ def _check_sets(
 ) -> CheckResult:
     order = torch.arange(domain.groups)
     bounder = make_bounder(with_margins(graph, certificate.label), image.float(), domain, order, device, memory)
-    forward = make_forward(bounder, certificate.radius)
-    own = float((forward.own - forward.slack(-1)).min())
+    forward = make_forward(bounder)
+    own = float(forward.own_least.min())
     if not own > 0:
         raise _not_decided(certificate, own)
     trees, leaves = len(certificate.sets), len(certificate.depths)

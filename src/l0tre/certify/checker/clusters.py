@@ -8,14 +8,25 @@ import itertools
 import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from l0tre.certify.checker.forms import Ends, Forms, bend, ends_of, least_margins, linear, ranges_of, through
+from l0tre.certify.checker.forms import (
+    Bend,
+    Ends,
+    Forms,
+    bend,
+    ends_of,
+    least_margins,
+    linear,
+    loosened,
+    ranges_of,
+    through,
+)
 from l0tre.certify.checker.forward import Forward, near, parts_of
-from l0tre.certify.checker.lines import make_lines
 from l0tre.certify.checker.margins import LINEAR
 from l0tre.certify.checker.windows import View, aligned, map_window, place_of, read_window
 from l0tre.model.graph import Operation
@@ -82,7 +93,7 @@ def carry(forward: Forward, groups: Tensor, low: Tensor, high: Tensor) -> dict[i
     )
     if 0 not in forward.local.reach:  # no image, so the input is all there is
         blank = low.new_zeros(boxes, 1 + t * width, math.prod(shapes[0]) + 1)
-        place, middle, half = positions.flatten(1), ((low + high) / 2).flatten(1), ((high - low) / 2).flatten(1)
+        place, (middle, half) = positions.flatten(1), _middles(low.flatten(1), high.flatten(1))
         blank[:, 0].scatter_(1, place, middle)
         rows, columns = torch.arange(boxes, device=place.device), 1 + torch.arange(t * width, device=place.device)
         blank[rows[:, None], columns, place] = half
@@ -102,21 +113,27 @@ def carry(forward: Forward, groups: Tensor, low: Tensor, high: Tensor) -> dict[i
         for some, view, found in carry_items(forward, items):
             for position, (below, above) in found.items():
                 for layer in forward.heads.get(position, ()):
-                    plain, positive = forward.plain[layer], forward.positive[layer]
-                    middle = contracted(view, position, plain, (below + above) / 2)
-                    half = contracted(view, position, positive, (above - below) / 2)
-                    ends = middle - half, middle + half
-                    for total, part in zip((lower, upper), ends, strict=True):
+                    plain, positive = (
+                        partial(contracted, view, position, kind)
+                        for kind in (forward.plain[layer], forward.positive[layer])
+                    )
+                    ends = linear([(below, above)], plain, positive, forward.units[layer])
+                    for total, part in zip((lower, upper), loosened(*ends), strict=True):
                         total[layer][rows[some][:, None], columns] += part
                 if position in forward.heads:
                     continue
                 index = whole_index(view, position, shapes[position])[:, None].expand(-1, len(columns), -1)
-                for total, part in ((lower, below), (upper, above)):
+                for total, part in zip((lower, upper), loosened(below, above), strict=True):
                     target = total[position]
                     own = target.new_zeros(len(some), len(columns), target.shape[2] + 1)
                     own.scatter_(2, index, part.flatten(2))
                     target[rows[some][:, None], columns] += own[:, :, :-1]
     return {p: _forms(lower[p], upper[p], shape) for p, shape in shapes.items()}
+
+
+def _middles(low: Tensor, high: Tensor) -> Ends:
+    """Middles of ranges and half of their widths, with room for rounding."""
+    return (low + high) / 2, (high - low) / 2 + 2.0**-51 * (low.abs() + high.abs())
 
 
 def _forms(lower: Tensor, upper: Tensor, shape: tuple[int, ...]) -> Forms:
@@ -226,9 +243,10 @@ def _windows(forward: Forward, view: View, items: Items, wanted: Collection[int]
     place = place_of(view, items.positions, shape)
     count, variables = items.positions.shape
     start = items.low.new_zeros(count, 1 + variables, shape[0] * math.prod(size) + 1)
-    start[:, 0].scatter_(1, place, (items.low + items.high) / 2)
+    middle, half = _middles(items.low, items.high)
+    start[:, 0].scatter_(1, place, middle)
     columns = 1 + torch.arange(variables, device=place.device)
-    start[torch.arange(count, device=place.device)[:, None], columns, place] = (items.high - items.low) / 2
+    start[torch.arange(count, device=place.device)[:, None], columns, place] = half
     begin = start[:, :, :-1].reshape(count, 1 + variables, shape[0], *size)
     values: dict[int, Ends] = {0: (begin, begin)}
     for position, operation in enumerate(forward.plain):
@@ -240,6 +258,7 @@ def _windows(forward: Forward, view: View, items: Items, wanted: Collection[int]
                 sources,
                 lambda *x, o=operation, p=position: map_window(view, o, p, *x),
                 lambda *x, p=position: map_window(view, forward.positive[p], p, *x),
+                forward.units[position],
             )
         else:
             lower, upper = _bent_window(forward, view, operation, position, sources[0])
@@ -256,13 +275,13 @@ def _bent_window(forward: Forward, view: View, operation: Operation, position: i
     read = read_window(view, source, operation, position)
     lower, upper = (aligned(view, source, operation, position, x) for x in forms)
     here, inside = read.index(shape), read.plane(shape)[1].repeat(1, shape[0])
-    table = forward.tables(source)
-    before, most, slack = (kind[here].view(-1, *lower.shape[2:]) for kind in table)
-    after = forward.bounder.own[position].flatten()[out.index(operation.shape)]
+    before, most, drift = (kind[here].view(-1, *lower.shape[2:]) for kind in forward.tables(source))
+    there = out.index(operation.shape)
+    after, moved = (kind.flatten()[there] for kind in (forward.bounder.own[position], forward.drift[position]))
     if operation.kind == "max_pool":
         outside = ~inside.view(before.shape)
         before, most = before.masked_fill(outside, -math.inf), most.masked_fill(outside, math.inf)
         operation = replace(operation, attributes={**operation.attributes, "padding": (0, 0)})
-    low, high = ranges_of(ends_of(lower, upper), before, most, slack)
-    lower, upper = bend(make_lines(operation, low, high), (lower, upper), before, after)
+    low, high = ranges_of(ends_of(lower, upper), before, most, drift)
+    lower, upper = bend(operation, Bend(low, high, before, drift, after, moved), (lower, upper))
     return tuple(x.view(*x.shape[:2], operation.shape[0], *out.size) for x in (lower, upper))  # type: ignore[return-value]

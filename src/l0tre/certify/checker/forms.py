@@ -5,10 +5,8 @@ that at the image lies between two linear forms of all ``u``, a lower and an upp
 linear operation maps their middle by its weights and half of their distance by its absolute weights; any other turns
 them by its two lines over the range that they leave.
 
-Rounding: by induction over the operations, for the larger of both forms' absolute values in every column, the sum over
-the columns never exceeds ``terms`` of ``margins`` (times the number of parts where parts are added): ranges are cut at
-``limit``, so the lines' slopes and gaps are within what ``terms`` allows for. So ``slack`` times that number bounds the
-errors here too.
+Rounding: what a step can be off by moves the constants of its forms outwards (``round_off``), so that in real
+arithmetic the forms that were computed enclose. The image's own values, where a line begins, are off by their drift.
 """
 
 import math
@@ -19,11 +17,12 @@ import torch
 from torch import Tensor
 
 from l0tre.certify.checker.forward import Forward
-from l0tre.certify.checker.lines import Relaxation, make_lines
+from l0tre.certify.checker.lines import make_lines
 from l0tre.certify.checker.margins import LINEAR, curve_interval
+from l0tre.certify.checker.round_off import ELEMENT, TINY, mass
 from l0tre.model.graph import Operation, run_operation
 
-__all__ = ["Ends", "Forms", "bend", "ends_of", "least_margins", "linear", "ranges_of", "through"]
+__all__ = ["Ends", "Forms", "bend", "ends_of", "least_margins", "linear", "loosened", "ranges_of", "through"]
 
 Ends = tuple[Tensor, Tensor]
 
@@ -48,45 +47,100 @@ class Forms:
 def least_margins(forward: Forward, found: Mapping[int, Forms]) -> Tensor:
     """The least margins ``[batch]`` from forms of the margins' changes, round-off taken off; NaN stays."""
     values = found[len(forward.plain) - 1]
-    margins = values.low + forward.own - forward.slack(-1)
+    margins = values.low + forward.own_least - ELEMENT * (values.low.abs() + forward.own.abs())
     finite = torch.isfinite(values.low).all(1) & torch.isfinite(values.high).all(1)
     return margins.amin(1).where(finite, math.nan)
 
 
 def ends_of(lower: Tensor, upper: Tensor) -> Ends:
-    """The least and the largest values of forms over the box."""
-    return lower[:, 0] - lower[:, 1:].abs().sum(1), upper[:, 0] + upper[:, 1:].abs().sum(1)
+    """The least and the largest values of forms over the box, moved outwards by the rounding of their sums."""
+    least, most = lower[:, 0] - lower[:, 1:].abs().sum(1), upper[:, 0] + upper[:, 1:].abs().sum(1)
+    room = ELEMENT * mass(lower, upper)[:, 0]
+    return least - room, most + room
 
 
-def linear(sources: list[Ends], plain: Callable[..., Tensor], positive: Callable[..., Tensor]) -> Ends:
-    """A linear operation: the middle by its weights, half of the distance by its absolute weights."""
+def loosened(lower: Tensor, upper: Tensor) -> Ends:
+    """Forms with room for the rounding of a few additions of them."""
+    return _moved(lower, upper, ELEMENT * mass(lower, upper)[:, 0])
+
+
+def _moved(lower: Tensor, upper: Tensor, room: Tensor) -> Ends:
+    lower, upper = lower.clone(), upper.clone()
+    lower[:, 0] -= room
+    upper[:, 0] += room
+    return lower, upper
+
+
+def linear(sources: list[Ends], plain: Callable[..., Tensor], positive: Callable[..., Tensor], unit: float) -> Ends:
+    """A linear operation: the middle by its weights, half of the distance by its absolute weights.
+
+    Args:
+        sources: Forms of its inputs.
+        plain: The operation.
+        positive: With absolute weights.
+        unit: See ``product_unit``; sums of absolute products go through as one more column.
+    """
     middle = plain(*((lower + upper) / 2 for lower, upper in sources))
-    half = positive(*((upper - lower) / 2 for lower, upper in sources))
-    return middle - half, middle + half
+    half = positive(*(torch.cat([(upper - lower) / 2, mass(lower, upper)], 1) for lower, upper in sources))
+    half, products = half[:, :-1], half[:, -1]
+    return _moved(middle - half, middle + half, unit * products + TINY) if unit else (middle - half, middle + half)
 
 
-def ranges_of(ends: Ends, before: Tensor, most: Tensor, slack: Tensor) -> Ends:
+def ranges_of(ends: Ends, before: Tensor, most: Tensor, drift: Tensor) -> Ends:
     """The range of an operation's input, moved outwards by what rounding can cause."""
-    low, high = before + ends[0] - slack, before + ends[1] + slack
+    # Minus infinity pads a max pool, and has no rounding.
+    size = torch.maximum(ends[0].abs(), ends[1].abs()) + before.abs().where(before.isfinite(), 0.0)
+    room = drift + ELEMENT * size
+    low, high = before + ends[0] - room, before + ends[1] + room
     # NaN must not be replaced by a limit.
     return torch.where(low < -most, -most, low), torch.where(high > most, most, high)
 
 
-def bend(lines: Relaxation, forms: Ends, before: Tensor, after: Tensor) -> Ends:
-    """Forms after two lines; all but the columns are flattened."""
+@dataclass(frozen=True)
+class Bend:
+    """An operation that is not linear, in a batch.
+
+    Attributes:
+        low: The least values of its input, ``[batch, *shape]``.
+        high: The largest.
+        before: The image's own values of its input, likewise or for the whole batch.
+        drift: How far these can be off.
+        after: The image's own values of its output.
+        moved: How far these can be off.
+    """
+
+    low: Tensor
+    high: Tensor
+    before: Tensor
+    drift: Tensor
+    after: Tensor
+    moved: Tensor
+
+
+def bend(operation: Operation, at: Bend, forms: Ends) -> Ends:
+    """Forms after the two lines of an operation; all but the columns are flattened."""
+    lines = make_lines(operation, at.low, at.high)
     lower, upper = (x.flatten(2) for x in forms)
-    own = before.flatten(1).expand(len(lower), -1)
+    largest = torch.maximum(at.low.abs(), at.high.abs())
+    own, drift, largest = (x.flatten(1).expand(len(lower), -1) for x in (at.before, at.drift, largest))
     if lines.index is not None:
-        own = own.gather(1, lines.index)
+        own, drift, largest = (x.gather(1, lines.index) for x in (own, drift, largest))
         index = lines.index[:, None].expand(-1, lower.shape[1], -1)
         lower, upper = lower.gather(2, index), upper.gather(2, index)
     (below, shift_below), (above, shift_above) = lines.lower, lines.upper
+    after, moved = at.after.flatten(1), at.moved.flatten(1)
+    steep, size = below.abs() + above.abs(), shift_below.abs() + shift_above.abs() + after.abs()
+    size = size + steep * (mass(lower, upper)[:, 0] + own.abs() + largest)
+    room = steep * drift + moved + ELEMENT * size
     ends = []
-    for slope, shift, (same, other) in ((below, shift_below, (lower, upper)), (above, shift_above, (upper, lower))):
+    for slope, shift, side, (same, other) in (
+        (below, shift_below, -1, (lower, upper)),
+        (above, shift_above, 1, (upper, lower)),
+    ):
         result = same * slope.clamp(min=0)[:, None]
         if bool((slope < 0).any()):
             result = result + other * slope.clamp(max=0)[:, None]
-        result[:, 0] += slope * own + shift - after.flatten(1)
+        result[:, 0] += slope * own + shift - after + side * room
         ends.append(result)
     return ends[0], ends[1]
 
@@ -129,9 +183,9 @@ def _whole_linear(forward: Forward, operation: Operation, position: int, sources
 
         return run
 
-    plain, positive = runner(operation), runner(forward.positive[position])
-    lower, upper = linear([(s.lower, s.upper) for s in sources], plain, positive)
-    low, high = linear([(s.low[:, None], s.high[:, None]) for s in sources], plain, positive)
+    plain, positive, unit = runner(operation), runner(forward.positive[position]), forward.units[position]
+    lower, upper = linear([(s.lower, s.upper) for s in sources], plain, positive, unit)
+    low, high = linear([(s.low[:, None], s.high[:, None]) for s in sources], plain, positive, unit)
     least, most = ends_of(lower, upper)
     return Forms(lower, upper, torch.maximum(low[:, 0], least), torch.minimum(high[:, 0], most))
 
@@ -139,12 +193,15 @@ def _whole_linear(forward: Forward, operation: Operation, position: int, sources
 def _whole_bent(forward: Forward, operation: Operation, position: int, sources: list[Forms]) -> Forms:
     (source,), (forms,) = operation.inputs, sources
     shape = forward.plain[source].shape
-    before, most, slack = (kind[:-1].view(1, *shape) for kind in forward.tables(source))
-    after = forward.bounder.own[position][None]
-    low, high = ranges_of((forms.low, forms.high), before, most, slack)
-    lower, upper = bend(make_lines(operation, low, high), (forms.lower, forms.upper), before, after)
+    before, most, drift = (kind[:-1].view(1, *shape) for kind in forward.tables(source))
+    after, moved = forward.bounder.own[position][None], forward.drift[position][None]
+    low, high = ranges_of((forms.low, forms.high), before, most, drift)
+    lower, upper = bend(operation, Bend(low, high, before, drift, after, moved), (forms.lower, forms.upper))
     first, last = curve_interval(operation, low, high)
     lower, upper = (x.view(*x.shape[:2], *operation.shape) for x in (lower, upper))
-    room = forward.slack(position)
+    size = first.abs() + last.abs() + after.abs()
+    if operation.kind != "max_pool":
+        size = size + torch.maximum(low.abs(), high.abs())
+    room = moved + ELEMENT * size
     least, most = ends_of(lower, upper)
     return Forms(lower, upper, torch.maximum(first - after - room, least), torch.minimum(last - after + room, most))

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from l0tre.certify.checker.margins import LINEAR, Bounder, absolute
+from l0tre.certify.checker.round_off import drifts, product_unit
 from l0tre.certify.checker.windows import LocalLayers, make_local
 from l0tre.model.graph import Graph, Operation
 
@@ -27,19 +28,21 @@ class Forward:
         local: The layers that are carried in windows; nothing but the input for none.
         plain: The operations without their constants.
         positive: The linear operations with absolute weights.
+        units: By position of a linear operation, see ``product_unit``.
+        drift: For every operation how far the image's own values can be off, see ``drifts``.
         heads: For maps where windows end and that only dense layers read, flattened: the positions of these layers.
         spans: int64 ``[groups, 4]``, first and last row, first and last column of each group's pixels; zeros if the
             input is no image.
-        parts: Most groups that change.
     """
 
     bounder: Bounder
     local: LocalLayers
     plain: tuple[Operation, ...]
     positive: Mapping[int, Operation]
+    units: Mapping[int, float]
+    drift: tuple[Tensor, ...]
     heads: Mapping[int, tuple[int, ...]]
     spans: Tensor
-    parts: int
 
     @property
     def ends(self) -> tuple[int, ...]:
@@ -60,20 +63,21 @@ class Forward:
         return self.spans.device
 
     def tables(self, position: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The image's own values, their limits and the slack of an operation, flattened, with one entry for none."""
-        slack = self.slack(position)
-        parts = (self.bounder.own[position], self.bounder.limit[position] + slack, slack)
-        own, most, room = (F.pad(part.flatten(), (0, 1)) for part in parts)
-        return own, most, room
-
-    def slack(self, position: int) -> Tensor:
-        """How far bounds of an operation can be off, by sums of so many parts and their differences."""
-        return 4 * (self.parts + 1) * self.bounder.slack[position]
+        """The image's own values, their limits and their drift, flattened, with one entry for none."""
+        most = self.bounder.limit[position] + self.bounder.slack[position]
+        parts = (self.bounder.own[position], most, self.drift[position])
+        own, most, drift = (F.pad(part.flatten(), (0, 1)) for part in parts)
+        return own, most, drift
 
     @property
     def own(self) -> Tensor:
         """The margins at the image, ``[rivals]``."""
         return self.bounder.own[-1].flatten()
+
+    @property
+    def own_least(self) -> Tensor:
+        """Lower bounds of the margins at the image."""
+        return self.own - self.drift[-1].flatten()
 
 
 def with_margins(graph: Graph, label: int) -> Graph:
@@ -81,7 +85,7 @@ def with_margins(graph: Graph, label: int) -> Graph:
     last = graph.operations[-1]
     others = [c for c in range(math.prod(last.shape)) if c != label]
     if last.kind == "linear" and len(last.shape) == 1:
-        # Differences of weights are off by an ulp of themselves: nothing beside what the slack allows.
+        # Differences of weights are off by an ulp of themselves, as a product with them is: ``product_unit`` allows it.
         tensors = {
             key: value[label] + value[others] if key.endswith("_terms") else value[label] - value[others]
             for key, value in last.tensors.items()
@@ -95,12 +99,11 @@ def with_margins(graph: Graph, label: int) -> Graph:
     return Graph((*graph.operations, *flat, top))
 
 
-def make_forward(bounder: Bounder, parts: int) -> Forward:
+def make_forward(bounder: Bounder) -> Forward:
     """Prepare a network of :func:`with_margins`.
 
     Args:
         bounder: The network and the image, its groups in the order of the domain.
-        parts: Most groups that change.
     """
     operations, scope = bounder.layers.operations, bounder.scope
     spans = torch.zeros(len(scope.positions), 4, dtype=torch.int64, device=scope.positions.device)
@@ -120,8 +123,10 @@ def make_forward(bounder: Bounder, parts: int) -> Forward:
         local = make_local(bounder.layers)
     plain = tuple(_plain(operation) for operation in operations)
     positive = {p: absolute(o, with_constants=False) for p, o in enumerate(operations) if o.kind in LINEAR}
+    units = {p: product_unit(operations[p], [operations[s].shape for s in operations[p].inputs]) for p in positive}
+    drift = drifts(operations, bounder.own)
     heads = {p: found for p in local.exits if p in local.reach and (found := _dense_readers(operations, p))}
-    return Forward(bounder, local, plain, positive, heads, spans, parts)
+    return Forward(bounder, local, plain, positive, units, drift, heads, spans)
 
 
 def _dense_readers(operations: tuple[Operation, ...], position: int) -> tuple[int, ...]:

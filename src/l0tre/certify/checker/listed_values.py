@@ -108,23 +108,21 @@ def check_listed_values(
     if total > MOST_SETS:
         raise CertificateError(f"the certificate is about {total} sets one by one: at most {MOST_SETS} are checked so")
     box = replace(domain, rules=FREE)
-    whole = make_forward(
-        make_bounder(margins, image.float(), box, torch.arange(box.groups), device, memory), certificate.radius
-    )
+    whole = make_bounder(margins, image.float(), box, torch.arange(box.groups), device, memory)
     empty = replace(certificate, sets=np.zeros(0, np.int64), depths=np.zeros(0, np.uint8))
     tally, done = Tally(), 0
     for chosen, free, _ in choices.sets(certificate.radius):
         for inputs in _inputs(choices, chosen, flat):
             if not free:
                 points = inputs.to(device).double().view(-1, *image.shape)
-                tally.add(_safe(run(Graph(whole.bounder.layers.operations), points) - whole.slack(-1), chosen))
+                tally.add(_safe(run(Graph(whole.layers.operations), points) - whole.slack[-1], chosen))
                 done += len(inputs)
             for changed in inputs if free else ():
                 assert choices.rest is not None
                 order = torch.arange(others)
                 bounder = make_bounder(margins, changed.view(image.shape), choices.rest, order, device, memory)
-                forward = make_forward(bounder, free)
-                _safe((forward.own - forward.slack(-1))[None], chosen)
+                forward = make_forward(bounder)
+                _safe(forward.own_least[None], chosen)
                 part = check_sets(replace(empty, radius=free), forward, others, lambda *_: None)
                 tally.margin, tally.splits = min(tally.margin, part.margin), tally.splits + part.splits
                 done += math.comb(others, free)

@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 
 from l0tre.certify.checker.clusters import COPIES, Items, carry, carry_items, contracted, views, whole_index
-from l0tre.certify.checker.forms import Ends, Forms, least_margins, through
+from l0tre.certify.checker.forms import Ends, Forms, ends_of, least_margins, through
 from l0tre.certify.checker.forward import Forward, parts_of
 from l0tre.certify.checker.margins import LINEAR, steepness
+from l0tre.certify.checker.round_off import ELEMENT, TINY
 from l0tre.certify.checker.trees import halves, whole_boxes
 from l0tre.certify.checker.windows import View, aligned, map_window, read_window
 from l0tre.model.graph import Operation, run_operation
@@ -118,14 +119,16 @@ def sum_margins(
     for start, stop in parts_of(count, _sum_bytes(forward), forward):
         added = parts(slice(start, stop))
         ends = {
-            place: tuple(
-                sum(table[place][part, row] for table, part, row in tables)
-                for tables in ([(e.low, p, r) for e, p, r in added], [(e.high, p, r) for e, p, r in added])
-            )
-            for place in added[0][0].low
+            place: _added([(e.low[place][p, r], e.high[place][p, r]) for e, p, r in added]) for place in added[0][0].low
         }
-        bounds.append(_interval_margins(forward, ends))  # type: ignore[arg-type]
+        bounds.append(_interval_margins(forward, ends))
     return torch.cat(bounds)
+
+
+def _added(parts: Sequence[Ends]) -> Ends:
+    """Sums of a few ranges, moved outwards by their rounding."""
+    low, high, size = (torch.stack(x).sum(0) for x in zip(*((a, b, a.abs() + b.abs()) for a, b in parts), strict=True))
+    return low - ELEMENT * size, high + ELEMENT * size
 
 
 def _sum_bytes(forward: Forward) -> int:
@@ -172,13 +175,10 @@ def sizes_of(forward: Forward, halvings: int) -> Sizes:
     for rows, view, found in carry_items(forward, items, wanted):
         for place, (lower, upper) in found.items():
             window = view.window(place)
-            slack = float(forward.slack(place).max())
+            least, highest = ends_of(lower, upper)
             owner = rows % len(groups)
             owners, which = owner.unique(return_inverse=True)
-            for table, most in (
-                (up, upper[:, 0] + upper[:, 1:].abs().sum(1) + slack),
-                (down, lower[:, 1:].abs().sum(1) - lower[:, 0] + slack),
-            ):
+            for table, most in ((up, highest), (down, -least)):
                 most = most.clamp(min=0.0).nan_to_num(nan=math.inf)
                 _grow(table, place, len(groups), most)
                 index = which[:, None, None, None].expand_as(most)
@@ -223,11 +223,9 @@ def interacting_margins(forward: Forward, singles: Effects, sizes: Sizes, pairs:
             rest = _interactions(forward, view_, sizes, pairs[some])
             ends = {}
             for place in singles.low:
-                low, high = (
-                    sum(table[place][0, pairs[some, k]] for k in (0, 1)) for table in (singles.low, singles.high)
-                )
-                more = rest[place] * ROUNDING
-                ends[place] = (low - more, high + more)
+                low, high = (table[place][0] for table in (singles.low, singles.high))
+                more = rest[place] * ROUNDING + TINY
+                ends[place] = _added([*((low[one], high[one]) for one in pairs[some].T), (-more, more)])
             bounds[some] = _interval_margins(forward, ends)
     return bounds
 
