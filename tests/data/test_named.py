@@ -168,7 +168,7 @@ def test_damaged_idx_files(tmp_path: Path, change: dict[str, bytes], message: st
         load_data("mnist", data_dir=folder)
 
 
-@pytest.mark.parametrize("content", [b"nonsense", gzip.compress(idx(GREY))[:-20]])
+@pytest.mark.parametrize("content", [b"nonsense", gzip.compress(idx(GREY))[:-20]], ids=["nonsense", "cut short"])
 def test_damaged_compression(tmp_path: Path, content: bytes) -> None:
     folder = write(tmp_path / "data", idx_files() | {"t10k-images-idx3-ubyte.gz": content})
     with pytest.raises(DataError, match=r"images-idx3-ubyte.gz: cannot be read"):
