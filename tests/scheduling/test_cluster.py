@@ -268,7 +268,7 @@ def test_an_image_that_always_fails_is_set_aside(
     result = l0tre.evaluate(module, images, cluster=TWO, out=tmp_path / "run", **options)
     assert not result.finished
     assert [i.level for i in result.images] == [1, 1, 0, 1]
-    assert re.search(rf"image 2 is set aside after several tries \(.*{reason}.*\)", caplog.text)
+    assert re.search(rf"input 2 is set aside after several tries \(.*{reason}.*\)", caplog.text)
     again = l0tre.resume(tmp_path / "run", module)  # in one process it works
     assert again.finished
     assert _essence(again) == _essence(alone)
