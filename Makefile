@@ -4,8 +4,6 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# One process more than cores: that of the tests of clusters waits most of its time.
-PYTEST := $(BIN)/python -m pytest -n $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 ))) --dist loadgroup
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo quick test lint types unit thorough docs fuzz chaos bench clean
@@ -39,10 +37,10 @@ types: $(READY)  ## mypy --strict
 	$(BIN)/mypy
 
 unit: $(READY)  ## pytest
-	$(PYTEST)
+	$(BIN)/python -m pytest -n auto --dist loadgroup
 
 thorough: $(READY)  ## all cases of all tests; twice as long as make unit
-	$(PYTEST) --thorough
+	$(BIN)/python -m pytest -n auto --dist loadgroup --thorough
 
 docs: $(VENV)/.docs  ## the documents and the Python reference as a site, site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -26,7 +26,8 @@ settings.load_profile("repeatable")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="one case of each test, and none of those marked slow")
-    parser.addoption("--thorough", action="store_true", help="all cases of tests marked family, not a third of them")
+    words = "all cases of tests marked family, not a third of them, and tests marked long"
+    parser.addoption("--thorough", action="store_true", help=words)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -38,7 +39,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     elif config.getoption("thorough"):
         return
     else:
-        chosen = {case for (_, name), cases in tests.items() for case in _third(name, cases)}
+        chosen = {
+            case
+            for (_, name), cases in tests.items()
+            for case in _third(name, cases)
+            if case.get_closest_marker("long") is None
+        }
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = [item for item in items if item in chosen]
 

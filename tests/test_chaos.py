@@ -28,6 +28,7 @@ def test_accidents_break_no_run(kind: str, subject: Subject, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.xdist_group("cluster")
 def test_a_run_outlives_a_worker_a_machine_and_its_driver() -> None:
     """In a process of its own: Ray keeps the first token that a process used, and other tests have theirs."""
